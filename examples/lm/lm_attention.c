@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Paged attention through libattn's public calls: see lm_attention.h. */
+#define _POSIX_C_SOURCE 200809L
+#include "lm_attention.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct lm_attention {
+  model_params params;
+  int32_t max_seqs;
+  int32_t block_size;
+  int32_t num_blocks; /* the null block included */
+  int32_t table_width;
+  attn_context *context;
+  attn_plan *plan;
+  attn_plan_info plan_info;
+  attn_pool *pool;
+  attn_cache_desc cache_desc;
+  attn_cache_info cache_info;
+  void **k_pools; /* [layers] */
+  void **v_pools;
+  /* this step's lists */
+  int32_t num_seqs;
+  int64_t num_tokens;
+  int32_t *query_start_loc; /* [max_seqs + 1] */
+  int32_t *seq_lens;        /* [max_seqs] */
+  int32_t *block_table;     /* [max_seqs, table_width] */
+  int64_t *slot_mapping;    /* [max_tokens] */
+};
+
+static attn_status make_context(const lm_attention_options *options, lm_attention *a, attn_message *message) {
+  attn_context_options context = ATTN_CONTEXT_OPTIONS_INIT;
+  context.num_threads = options->threads;
+  context.executor = options->executor;
+  return attn_context_create(&context, &a->context, message);
+}
+
+static attn_status make_plan(const lm_attention_options *options, lm_attention *a, attn_message *message) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  problem.num_q_heads = a->params.heads;
+  problem.num_kv_heads = a->params.kv_heads;
+  problem.qk_head_size = a->params.head_size;
+  problem.k_format = options->format;
+  problem.block_size = options->block_size;
+  problem.scale = attn_softmax_scale(a->params.head_size);
+  problem.batch_invariant = options->batch_invariant;
+  attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
+  limits.max_seqs = options->max_seqs;
+  limits.max_tokens = options->max_tokens;
+  limits.max_kv_len = options->max_length;
+  attn_plan_options plan = ATTN_PLAN_OPTIONS_INIT;
+  plan.backend = options->backend;
+  plan.own_workspace = 1;
+  attn_status status = attn_plan_create(a->context, &problem, &limits, &plan, &a->plan, message);
+  if (status == ATTN_OK) {
+    a->plan_info = (attn_plan_info)ATTN_PLAN_INFO_INIT;
+    status = attn_plan_get_info(a->plan, &a->plan_info, message);
+    a->block_size = a->plan_info.block_size;
+  }
+  return status;
+}
+
+int32_t lm_attention_blocks_for(const lm_attention *a, int32_t tokens) {
+  return tokens / a->block_size + (tokens % a->block_size != 0);
+}
+
+/* Blocks for every sequence at once if the limit allows, for the longest alone at least, and the null block. */
+static attn_status count_blocks(const lm_attention_options *options, lm_attention *a, attn_message *message) {
+  a->table_width = lm_attention_blocks_for(a, options->max_length);
+  int64_t wanted = 0;
+  for (size_t i = 0; i < options->length_count; i++) {
+    wanted += lm_attention_blocks_for(a, options->lengths[i]);
+  }
+  a->cache_desc = (attn_cache_desc)ATTN_CACHE_DESC_INIT;
+  a->cache_desc.k_format = options->format;
+  a->cache_desc.num_blocks = 1;
+  a->cache_desc.block_size = a->block_size;
+  a->cache_desc.num_kv_heads = a->params.kv_heads;
+  a->cache_desc.head_size = a->params.head_size;
+  a->cache_info = (attn_cache_info)ATTN_CACHE_INFO_INIT;
+  const attn_status status = attn_cache_describe(&a->cache_desc, &a->cache_info, message);
+  if (status != ATTN_OK) {
+    return status;
+  }
+  const uint64_t layers = (uint64_t)a->params.layers;
+  const int64_t affordable = (int64_t)(options->cache_limit / layers / a->cache_info.bytes_per_block);
+  if (wanted > affordable) {
+    wanted = affordable;
+  }
+  if (wanted < a->table_width) {
+    wanted = a->table_width;
+  }
+  if (wanted > INT32_MAX - 1) {
+    wanted = INT32_MAX - 1;
+  }
+  a->num_blocks = (int32_t)wanted + 1;
+  a->cache_desc.num_blocks = a->num_blocks;
+  return attn_cache_describe(&a->cache_desc, &a->cache_info, message);
+}
+
+static attn_status make_pool(const lm_attention_options *options, lm_attention *a, attn_message *message) {
+  attn_status status = count_blocks(options, a, message);
+  if (status != ATTN_OK) {
+    return status;
+  }
+  attn_pool_options pool = ATTN_POOL_OPTIONS_INIT;
+  pool.num_blocks = a->num_blocks;
+  pool.block_size = a->block_size;
+  pool.max_seqs = options->max_seqs;
+  pool.max_seq_blocks = a->table_width;
+  status = attn_pool_create(&pool, &a->pool, message);
+  if (status != ATTN_OK) {
+    return status;
+  }
+  const size_t seqs = (size_t)options->max_seqs;
+  a->query_start_loc = calloc(seqs + 1, sizeof a->query_start_loc[0]);
+  a->seq_lens = calloc(seqs, sizeof a->seq_lens[0]);
+  a->block_table = calloc(seqs * (size_t)a->table_width, sizeof a->block_table[0]);
+  a->slot_mapping = calloc((size_t)options->max_tokens, sizeof a->slot_mapping[0]);
+  if (a->query_start_loc == NULL || a->seq_lens == NULL || a->block_table == NULL || a->slot_mapping == NULL) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for the lists of %d sequences", options->max_seqs);
+  }
+  return ATTN_OK;
+}
+
+attn_status lm_attention_create(const model_params *params, const lm_attention_options *options, lm_attention **out,
+                                attn_message *message) {
+  lm_attention *a = calloc(1, sizeof *a);
+  if (a == NULL) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for the attention");
+  }
+  a->params = *params;
+  a->max_seqs = options->max_seqs;
+  attn_status status = make_context(options, a, message);
+  if (status == ATTN_OK) {
+    status = make_plan(options, a, message);
+  }
+  if (status == ATTN_OK) {
+    status = make_pool(options, a, message);
+  }
+  if (status != ATTN_OK) {
+    lm_attention_destroy(a);
+    return status;
+  }
+  *out = a;
+  return ATTN_OK;
+}
+
+attn_status lm_attention_allocate(lm_attention *a, attn_message *message) {
+  a->k_pools = calloc((size_t)a->params.layers, sizeof a->k_pools[0]);
+  a->v_pools = calloc((size_t)a->params.layers, sizeof a->v_pools[0]);
+  bool complete = a->k_pools != NULL && a->v_pools != NULL;
+  for (int32_t layer = 0; complete && layer < a->params.layers; layer++) {
+    complete = posix_memalign(&a->k_pools[layer], 64, (size_t)a->cache_info.k.bytes) == 0 &&
+               posix_memalign(&a->v_pools[layer], 64, (size_t)a->cache_info.v.bytes) == 0;
+  }
+  return complete ? ATTN_OK
+                  : lm_fail(message, ATTN_E_NOMEM, "no memory for a cache of %" PRIu64 " bytes",
+                            lm_attention_cache_bytes(a));
+}
+
+void lm_attention_destroy(lm_attention *a) {
+  if (a == NULL) {
+    return;
+  }
+  for (int32_t layer = 0; layer < a->params.layers; layer++) {
+    if (a->k_pools != NULL) {
+      free(a->k_pools[layer]);
+    }
+    if (a->v_pools != NULL) {
+      free(a->v_pools[layer]);
+    }
+  }
+  free(a->k_pools);
+  free(a->v_pools);
+  free(a->query_start_loc);
+  free(a->seq_lens);
+  free(a->block_table);
+  free(a->slot_mapping);
+  attn_pool_destroy(a->pool);
+  attn_plan_destroy(a->plan);
+  attn_context_destroy(a->context);
+  free(a);
+}
+
+const char *lm_attention_backend(const lm_attention *a) {
+  return a->plan_info.backend;
+}
+
+uint64_t lm_attention_cache_bytes(const lm_attention *a) {
+  return (uint64_t)a->params.layers * a->cache_info.bytes;
+}
+
+int32_t lm_attention_free_blocks(const lm_attention *a) {
+  return attn_pool_num_free(a->pool);
+}
+
+int32_t lm_attention_total_blocks(const lm_attention *a) {
+  return a->num_blocks - 1;
+}
+
+attn_status lm_attention_begin(lm_attention *a, int32_t num_seqs, const int32_t *seqs, const int32_t *counts,
+                               attn_message *message) {
+  attn_status status = ATTN_OK;
+  a->num_seqs = num_seqs;
+  a->query_start_loc[0] = 0;
+  for (int32_t i = 0; i < num_seqs && status == ATTN_OK; i++) {
+    const int32_t start = a->query_start_loc[i];
+    a->query_start_loc[i + 1] = start + counts[i];
+    status = attn_pool_append(a->pool, seqs[i], counts[i], a->slot_mapping + start, message);
+  }
+  if (status != ATTN_OK) {
+    return status;
+  }
+  a->num_tokens = a->query_start_loc[num_seqs];
+  status = attn_pool_block_table(a->pool, num_seqs, seqs, a->table_width, a->block_table, a->seq_lens, message);
+  if (status != ATTN_OK) {
+    return status;
+  }
+  DLTensor starts;
+  DLTensor lengths;
+  int64_t starts_shape[1] = {num_seqs + 1};
+  int64_t lengths_shape[1] = {num_seqs};
+  attn_tensor_cpu(&starts, a->query_start_loc, ATTN_DTYPE_INT32, 1, starts_shape);
+  attn_tensor_cpu(&lengths, a->seq_lens, ATTN_DTYPE_INT32, 1, lengths_shape);
+  attn_batch batch = ATTN_BATCH_INIT;
+  batch.query_start_loc = &starts;
+  batch.seq_lens = &lengths;
+  return attn_plan_schedule(a->plan, &batch, NULL, message);
+}
+
+/* A view [tokens, heads, head_size] of rows that lie `row` elements apart. */
+typedef struct rows_view {
+  DLTensor tensor;
+  int64_t shape[3];
+  int64_t strides[3];
+} rows_view;
+
+static void view_rows(rows_view *view, const lm_attention *a, float *data, int32_t heads, int64_t row) {
+  view->shape[0] = a->num_tokens;
+  view->shape[1] = heads;
+  view->shape[2] = a->params.head_size;
+  view->strides[0] = row;
+  view->strides[1] = a->params.head_size;
+  view->strides[2] = 1;
+  attn_tensor_cpu(&view->tensor, data, ATTN_DTYPE_FLOAT32, 3, view->shape);
+  view->tensor.strides = view->strides;
+}
+
+attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_message *message) {
+  lm_attention *a = attention;
+  rows_view q, k, v, out;
+  view_rows(&q, a, rows->q, a->params.heads, rows->stride);
+  view_rows(&k, a, rows->k, a->params.kv_heads, rows->stride);
+  view_rows(&v, a, rows->v, a->params.kv_heads, rows->stride);
+  view_rows(&out, a, rows->out, a->params.heads, (int64_t)a->params.heads * a->params.head_size);
+  DLTensor k_cache, v_cache, slots, table;
+  attn_tensor_cpu(&k_cache, a->k_pools[rows->layer], a->cache_info.k.dtype, 4, a->cache_info.k.shape);
+  attn_tensor_cpu(&v_cache, a->v_pools[rows->layer], a->cache_info.v.dtype, 4, a->cache_info.v.shape);
+  int64_t slots_shape[1] = {a->num_tokens};
+  int64_t table_shape[2] = {a->num_seqs, a->table_width};
+  attn_tensor_cpu(&slots, a->slot_mapping, ATTN_DTYPE_INT64, 1, slots_shape);
+  attn_tensor_cpu(&table, a->block_table, ATTN_DTYPE_INT32, 2, table_shape);
+
+  attn_cache_write_args write = ATTN_CACHE_WRITE_INIT;
+  write.backend = a->plan_info.backend;
+  write.k = &k.tensor;
+  write.v = &v.tensor;
+  write.slot_mapping = &slots;
+  write.k_cache = &k_cache;
+  write.v_cache = &v_cache;
+  const attn_status status = attn_cache_write(a->context, &write, message);
+  if (status != ATTN_OK) {
+    return status;
+  }
+  attn_run_args run = ATTN_RUN_INIT;
+  run.q = &q.tensor;
+  run.k_cache = &k_cache;
+  run.v_cache = &v_cache;
+  run.block_table = &table;
+  run.out = &out.tensor;
+  return attn_run(a->plan, &run, NULL, message);
+}
+
+attn_status lm_attention_finish(lm_attention *a, int32_t seq, attn_message *message) {
+  return attn_pool_free_seq(a->pool, seq, message);
+}

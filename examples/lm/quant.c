@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conversion of GGUF tensor blocks to float32, bit for bit as the format defines it: every product and sum is rounded
+ * by itself in float32. Blocks are read byte by byte, so they may lie at any address and on any byte order.
+ */
+#include "quant.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static uint16_t load_u16(const uint8_t *bytes) {
+  return (uint16_t)(bytes[0] | (uint16_t)(bytes[1] << 8));
+}
+
+static float float_from_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+float quant_half_to_float(uint16_t bits) {
+  uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
+  uint32_t exponent = (bits >> 10) & 31u;
+  uint32_t fraction = bits & 0x3ffu;
+  if (exponent == 31) {
+    return float_from_bits(sign | 0x7f800000u | (fraction << 13));
+  }
+  if (exponent != 0) {
+    return float_from_bits(sign | ((exponent + 112u) << 23) | (fraction << 13));
+  }
+  float magnitude = (float)fraction * 0x1p-24f;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+static void float32_to_float(const uint8_t *blocks, uint64_t elements, float *out) {
+  for (uint64_t i = 0; i < elements; i++) {
+    const uint8_t *b = blocks + 4 * i;
+    out[i] = float_from_bits((uint32_t)load_u16(b) | ((uint32_t)load_u16(b + 2) << 16));
+  }
+}
+
+static void float16_to_float(const uint8_t *blocks, uint64_t elements, float *out) {
+  for (uint64_t i = 0; i < elements; i++) {
+    out[i] = quant_half_to_float(load_u16(blocks + 2 * i));
+  }
+}
+
+/* 32 elements: scale, minimum, 16 bytes; the low nibbles are the first half of the block, the high ones the second. */
+static void q4_1_to_float(const uint8_t *blocks, uint64_t elements, float *out) {
+  for (uint64_t b = 0; b < elements / 32; b++) {
+    const uint8_t *block = blocks + 20 * b;
+    const float scale = quant_half_to_float(load_u16(block));
+    const float minimum = quant_half_to_float(load_u16(block + 2));
+    float *row = out + 32 * b;
+    for (int i = 0; i < 16; i++) {
+      row[i] = (float)(block[4 + i] & 15) * scale + minimum;
+      row[i + 16] = (float)(block[4 + i] >> 4) * scale + minimum;
+    }
+  }
+}
+
+/* 32 elements: scale, 32 signed bytes. */
+static void q8_0_to_float(const uint8_t *blocks, uint64_t elements, float *out) {
+  for (uint64_t b = 0; b < elements / 32; b++) {
+    const uint8_t *block = blocks + 34 * b;
+    const float scale = quant_half_to_float(load_u16(block));
+    float *row = out + 32 * b;
+    for (int i = 0; i < 32; i++) {
+      row[i] = (float)((int)(block[2 + i] ^ 0x80) - 128) * scale;
+    }
+  }
+}
+
+static const quant_type types[] = {
+    {0, "F32", 1, 4, float32_to_float}, {1, "F16", 1, 2, float16_to_float}, {3, "Q4_1", 32, 20, q4_1_to_float},
+    {8, "Q8_0", 32, 34, q8_0_to_float}, {2, "Q4_0", 32, 18, NULL},          {6, "Q5_0", 32, 22, NULL},
+    {7, "Q5_1", 32, 24, NULL},          {9, "Q8_1", 32, 36, NULL},          {10, "Q2_K", 256, 84, NULL},
+    {11, "Q3_K", 256, 110, NULL},       {12, "Q4_K", 256, 144, NULL},       {13, "Q5_K", 256, 176, NULL},
+    {14, "Q6_K", 256, 210, NULL},       {15, "Q8_K", 256, 292, NULL},       {30, "BF16", 1, 2, NULL},
+};
+
+const quant_type *quant_find(uint32_t id) {
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+    if (types[i].id == id) {
+      return &types[i];
+    }
+  }
+  return NULL;
+}
+
+const char *quant_supported_names(void) {
+  return "F32, F16, Q4_1, Q8_0";
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Printing answers and summary: see report.h. Token bytes need not be whole characters; JSON strings are repaired. */
+#include "report.h"
+
+#include "pretokenize.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double rate(int64_t tokens, double seconds) {
+  return seconds > 0 ? (double)tokens / seconds : 0;
+}
+
+/* The bytes of all generated ids, in one piece; NULL without memory. */
+static char *join(const report *r, const lm_request *request, size_t *length) {
+  size_t total = 0;
+  for (size_t i = 0; i < request->output.count; i++) {
+    total += (size_t)tokenizer_decode(r->tok, request->output.data[i]).length;
+  }
+  char *text = malloc(total + 1);
+  size_t used = 0;
+  for (size_t i = 0; text != NULL && i < request->output.count; i++) {
+    const gguf_string bytes = tokenizer_decode(r->tok, request->output.data[i]);
+    memcpy(text + used, bytes.data, (size_t)bytes.length);
+    used += (size_t)bytes.length;
+  }
+  *length = used;
+  return text;
+}
+
+static void print_json_string(const char *text, size_t length) {
+  (void)putchar('"');
+  while (length > 0) {
+    const size_t valid = utf8_first_invalid(text, length);
+    for (size_t i = 0; i < valid; i++) {
+      const unsigned char c = (unsigned char)text[i];
+      if (c == '"' || c == '\\') {
+        (void)printf("\\%c", c);
+      } else if (c < 0x20 || c == 0x7f) {
+        (void)printf("\\u%04x", c);
+      } else {
+        (void)putchar(c);
+      }
+    }
+    text += valid;
+    length -= valid;
+    if (length > 0) {
+      (void)fputs("\\ufffd", stdout);
+      text++;
+      length--;
+    }
+  }
+  (void)putchar('"');
+}
+
+static void print_json_ids(const lm_ids *ids) {
+  (void)putchar('[');
+  for (size_t i = 0; i < ids->count; i++) {
+    (void)printf(i > 0 ? ",%d" : "%d", ids->data[i]);
+  }
+  (void)putchar(']');
+}
+
+static bool print_json(const report *r) {
+  (void)printf("{\"prompts\":[");
+  for (size_t i = 0; i < r->count; i++) {
+    size_t length = 0;
+    char *text = join(r, &r->requests[i], &length);
+    if (text == NULL) {
+      return false;
+    }
+    (void)printf(i > 0 ? ",\n{\"ids\":" : "\n{\"ids\":");
+    print_json_ids(&r->requests[i].prompt);
+    (void)printf(",\"continuation\":");
+    print_json_ids(&r->requests[i].output);
+    (void)printf(",\"text\":");
+    print_json_string(text, length);
+    (void)printf(",\"stop\":\"%s\"}", r->requests[i].stop);
+    free(text);
+  }
+  (void)printf("],\n\"prefill_tokens\":%" PRId64 ",\"prefill_tokens_per_second\":%.2f,", r->stats.prefill_tokens,
+               rate(r->stats.prefill_tokens, r->stats.prefill_seconds));
+  (void)printf("\"decode_tokens\":%" PRId64 ",\"decode_tokens_per_second\":%.2f,", r->stats.decode_tokens,
+               rate(r->stats.decode_tokens, r->stats.decode_seconds));
+  (void)printf("\"steps\":%" PRId64 ",\"cache_bytes\":%" PRIu64 ",\"cache_format\":\"%s\",\"compute\":\"float32\",",
+               r->stats.steps, lm_attention_cache_bytes(r->attention), attn_format_name(r->options->format));
+  (void)printf("\"backend\":\"%s\",\"gemm\":\"%s\",\"threads\":%d}\n", lm_attention_backend(r->attention), gemm_name(),
+               r->threads);
+  return true;
+}
+
+static bool print_text(const report *r) {
+  for (size_t i = 0; i < r->count; i++) {
+    size_t length = 0;
+    char *text = join(r, &r->requests[i], &length);
+    if (text == NULL) {
+      return false;
+    }
+    const lm_prompt *prompt = &r->options->prompts[i];
+    (void)printf("[%zu] %s\n", i + 1, prompt->text != NULL ? prompt->text : prompt->ids);
+    (void)fwrite(text, 1, length, stdout);
+    (void)printf("\n\n");
+    free(text);
+  }
+  (void)printf("prefill    %" PRId64 " tokens, %.1f tokens/s\n", r->stats.prefill_tokens,
+               rate(r->stats.prefill_tokens, r->stats.prefill_seconds));
+  (void)printf("decode     %" PRId64 " tokens, %.1f tokens/s\n", r->stats.decode_tokens,
+               rate(r->stats.decode_tokens, r->stats.decode_seconds));
+  (void)printf("cache      %" PRIu64 " bytes\n", lm_attention_cache_bytes(r->attention));
+  (void)printf("backend    %s, %d thread%s; products by %s\n", lm_attention_backend(r->attention), r->threads,
+               r->threads > 1 ? "s" : "", gemm_name());
+  (void)printf("precision  float32, cache %s\n", attn_format_name(r->options->format));
+  return true;
+}
+
+attn_status report_print(const report *r, attn_message *message) {
+  const bool complete = r->options->json ? print_json(r) : print_text(r);
+  if (!complete) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for the texts");
+  }
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    return lm_fail(message, ATTN_E_IO, "standard output cannot be written: %s", strerror(errno));
+  }
+  return ATTN_OK;
+}
+
+attn_status report_write_logits(const report *r, const char *path, attn_message *message) {
+  const size_t room = strlen(path) + sizeof ".part";
+  char *part = malloc(room);
+  if (part == NULL) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for a file name");
+  }
+  (void)snprintf(part, room, "%s.part", path);
+  FILE *file = fopen(part, "wb");
+  bool written = file != NULL;
+  for (size_t i = 0; written && i < r->count; i++) {
+    const size_t count = (size_t)r->params->vocabulary;
+    written = fwrite(r->requests[i].first_logits, sizeof(float), count, file) == count;
+  }
+  int reason = errno;
+  if (file != NULL && fclose(file) != 0 && written) {
+    reason = errno;
+    written = false;
+  }
+  if (written && rename(part, path) != 0) {
+    reason = errno;
+    written = false;
+  }
+  if (!written && file != NULL) {
+    (void)remove(part);
+  }
+  free(part);
+  return written ? ATTN_OK : lm_fail(message, ATTN_E_IO, "%s: cannot write the logits: %s", path, strerror(reason));
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file cache.h  How keys and values lie in a paged cache, and the calls that move them.   (stable; see each section)
+ *
+ * A cache is a pool of blocks. A block holds `block_size` positions of every KV head; K and V are two tensors (often two
+ * views of one allocation). A position is named by its slot:
+ *
+ *     slot = block * block_size + offset          0 <= slot < num_blocks * block_size
+ *
+ * and its row, the head_size elements of one KV head, by (block, offset, head) in NHD order or (block, head, offset) in
+ * HND order. All addresses are formed in 64 bits from the strides given, so blocks may be padded, K and V may share an
+ * allocation, and several layers may live inside a block.
+ */
+#ifndef ATTN_CACHE_H
+#define ATTN_CACHE_H
+
+#include "backend.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Formats (stable) ------------------------------------------------------------------------------------------- */
+
+/**
+ * The one list of cache formats: X(name, value, spelling, storage type, built in). docs/layouts.md draws the rows. A
+ * format that is not built in is refused with ATTN_E_UNSUPPORTED by every call, which names it.
+ */
+#define ATTN_FORMAT_LIST(X)                                                                                            \
+  X(ATTN_FORMAT_FLOAT32, 1, "float32", ATTN_DTYPE_FLOAT32, 1)                                                          \
+  X(ATTN_FORMAT_FLOAT16, 2, "float16", ATTN_DTYPE_FLOAT16, 1)                                                          \
+  X(ATTN_FORMAT_BFLOAT16, 3, "bfloat16", ATTN_DTYPE_BFLOAT16, 1)                                                       \
+  X(ATTN_FORMAT_FP8_E4M3, 4, "fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 0)                                                       \
+  X(ATTN_FORMAT_FP8_E5M2, 5, "fp8_e5m2", ATTN_DTYPE_FP8_E5M2, 0)                                                       \
+  X(ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 6, "int8_per_token_head", ATTN_DTYPE_UINT8, 0)                                    \
+  X(ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 7, "fp8_per_token_head", ATTN_DTYPE_UINT8, 0)                                      \
+  X(ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 8, "int4_per_token_head", ATTN_DTYPE_UINT8, 0)                                    \
+  X(ATTN_FORMAT_FP8_DS_MLA, 9, "fp8_ds_mla", ATTN_DTYPE_UINT8, 0)
+
+typedef enum attn_format {
+  ATTN_FORMAT_AUTO = 0, /**< the query's own type (in a cache call: the tensor's own type) */
+#define ATTN_FORMAT_ENUM(name, value, spelling, storage, built) name = value,
+  ATTN_FORMAT_LIST(ATTN_FORMAT_ENUM)
+#undef ATTN_FORMAT_ENUM
+} attn_format;
+
+/** "float32", ..., "auto" for 0, "unknown" outside the list. Never NULL; static storage. */
+ATTN_API const char *attn_format_name(attn_format format);
+
+/** Sets *format to the format of that name and returns 1, or returns 0 when there is none. */
+ATTN_API int attn_format_from_name(const char *name, attn_format *format);
+
+/** The axis order of the K and V pool tensors that a caller passes. */
+typedef enum attn_layout {
+  ATTN_LAYOUT_NHD = 0, /**< [num_blocks, block_size, num_kv_heads, row] */
+  ATTN_LAYOUT_HND = 1  /**< [num_blocks, num_kv_heads, block_size, row] */
+} attn_layout;
+
+/** What a cache of one layer looks like. Start from ATTN_CACHE_DESC_INIT. */
+typedef struct attn_cache_desc {
+  uint32_t size;            /**< sizeof(attn_cache_desc) */
+  attn_format k_format;     /**< float32, float16 or bfloat16 until quantised caches are built; AUTO is refused here */
+  attn_format v_format;     /**< AUTO (0): as k_format */
+  attn_layout layout;       /**< 0: NHD */
+  int64_t num_blocks;       /**< >= 0 */
+  int32_t block_size;       /**< positions per block, >= 1, any number; 0: 16 */
+  int32_t num_kv_heads;     /**< >= 1 */
+  int32_t head_size;        /**< elements of a K row, >= 1 */
+  int32_t v_head_size;      /**< elements of a V row; 0: as head_size */
+  int32_t separate_scales;  /**< 1: per-token scales in tensors of their own; 0: inline. Quantised formats only */
+  int32_t kv_lora_rank;     /**< > 0 makes this a latent pool [num_blocks, block_size, row]; 0: K and V */
+  int32_t qk_rope_head_dim; /**< rotary elements of a latent row */
+  attn_dtype rotary_dtype;  /**< type of the rotary elements of quantised latent rows */
+  int64_t k_block_bytes;    /**< bytes from one block of K (or latent rows) to the next; 0: compact. Larger is padding */
+  int64_t v_block_bytes;    /**< likewise for V */
+} attn_cache_desc;
+#define ATTN_CACHE_DESC_INIT ATTN_INIT(attn_cache_desc)
+
+/** One pool tensor as attn_cache_describe() answers it. Unused axes are 0. */
+typedef struct attn_cache_layout {
+  attn_dtype dtype;   /**< the tensor's element type */
+  int32_t ndim;       /**< 4 for K and V, 3 for latent rows */
+  int64_t shape[4];   /**< in the order of desc.layout */
+  int64_t strides[4]; /**< in elements */
+  uint64_t row_bytes; /**< bytes of one row */
+  uint64_t bytes;     /**< bytes of the whole tensor, padding included */
+} attn_cache_layout;
+
+/** Answer of attn_cache_describe(). Start from ATTN_CACHE_INFO_INIT. */
+typedef struct attn_cache_info {
+  uint32_t size;            /**< sizeof(attn_cache_info) */
+  attn_cache_layout k;      /**< K, or the latent rows */
+  attn_cache_layout v;      /**< V; all zeros for a latent pool */
+  uint64_t bytes;           /**< K, V and separate scales together */
+  uint64_t bytes_per_block; /**< bytes / num_blocks, as if num_blocks were 1 when it is 0 */
+  double bytes_per_token;   /**< one position of all heads, K, V and scales; padding excluded */
+} attn_cache_info;
+#define ATTN_CACHE_INFO_INIT ATTN_INIT(attn_cache_info)
+
+/**
+ * Shape, strides and bytes of the pool tensors of a cache.
+ *
+ *     NHD strides: block = block_size * num_kv_heads * row, offset = num_kv_heads * row, head = row, element = 1
+ *     HND strides: block = block_size * num_kv_heads * row, head = block_size * row,     offset = row, element = 1
+ *
+ * with k_block_bytes (v_block_bytes) in place of the block stride where given; it must be a multiple of the element and
+ * at least the compact block.
+ *
+ * Thread-safe; allocates nothing. *info is written only on success.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a field outside its values); ATTN_E_UNSUPPORTED (a
+ *         format that is not built in); ATTN_E_OVERFLOW (bytes beyond 64 bits).
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_cache_describe(const attn_cache_desc *desc, attn_cache_info *info,
+                                                        attn_message *message);
+
+/* ---- Writing (stable) ------------------------------------------------------------------------------------------- */
+
+/** Arguments of attn_cache_write(). Start from ATTN_CACHE_WRITE_INIT. All tensors are borrowed for the call. */
+typedef struct attn_cache_write_args {
+  uint32_t size;                /**< sizeof(attn_cache_write_args) */
+  attn_format k_format;         /**< AUTO: k_cache's own element type */
+  attn_format v_format;         /**< AUTO: v_cache's own element type */
+  attn_layout layout;           /**< axis order of k_cache and v_cache */
+  int32_t unchecked;            /**< 0: any bad slot is an error before a byte is written. 1: such a slot is skipped */
+  const char *backend;          /**< NULL: choose; else a backend's name, obeyed or refused */
+  const DLTensor *k;            /**< [tokens, num_kv_heads, head_size]    float32 | float16 | bfloat16 */
+  const DLTensor *v;            /**< [tokens, num_kv_heads, v_head_size]  float32 | float16 | bfloat16 */
+  const DLTensor *slot_mapping; /**< [n]  int64; n <= tokens (surplus rows are ignored), n > tokens is ATTN_E_SHAPE */
+  const DLTensor *k_cache;      /**< pool of K in `layout`; written */
+  const DLTensor *v_cache;      /**< pool of V in `layout`; written */
+  const DLTensor *k_scale;      /**< static or separate scales; NULL for float formats */
+  const DLTensor *v_scale;      /**< likewise */
+  const DLTensor *kv_c;         /**< latent pools: [tokens, kv_lora_rank] */
+  const DLTensor *k_pe;         /**< latent pools: [tokens, qk_rope_head_dim] */
+  const DLTensor *kv_cache;     /**< latent pool [num_blocks, block_size, row]; written */
+  const DLTensor *kv_scale;     /**< latent pools: [1] or [num_blocks, block_size] */
+} attn_cache_write_args;
+#define ATTN_CACHE_WRITE_INIT ATTN_INIT(attn_cache_write_args)
+
+/**
+ * Write new tokens into the cache by slot.
+ *
+ *     cache[slot_mapping[i]][head] = convert(k[i][head])     for every i with slot_mapping[i] >= 0
+ *
+ * The count is slot_mapping's. Negative slots are skipped (padding). Nothing but the named slots changes by one byte. The
+ * conversion rounds to nearest even. In checked mode a slot at or beyond num_blocks * block_size, or the same slot twice,
+ * is ATTN_E_INDEX before anything is written; in unchecked mode a slot beyond is skipped and of equal slots any one wins.
+ *
+ * Finished on return on a CPU context. Allocates nothing. May run in several threads on disjoint slots.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE;
+ *         ATTN_E_TENSOR_DEVICE; ATTN_E_OVERLAP (a pool overlaps an input or the other pool); ATTN_E_INDEX;
+ *         ATTN_E_UNSUPPORTED (a format or latent pool that is not built in); ATTN_E_NAME, ATTN_E_BACKEND (backend).
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_cache_write(attn_context *context, const attn_cache_write_args *args,
+                                                     attn_message *message);
+
+/* ---- Gathering (stable) ----------------------------------------------------------------------------------------- */
+
+/** Arguments of attn_cache_gather(). Start from ATTN_CACHE_GATHER_INIT. All tensors are borrowed for the call. */
+typedef struct attn_cache_gather_args {
+  uint32_t size;               /**< sizeof(attn_cache_gather_args) */
+  attn_format k_format;        /**< AUTO: k_cache's own element type */
+  attn_format v_format;        /**< AUTO: v_cache's own element type */
+  attn_layout layout;          /**< axis order of k_cache and v_cache */
+  int32_t unchecked;           /**< 1: a position that cannot be reached (column missing, id outside) comes back 0 */
+  const char *backend;         /**< NULL: choose */
+  const DLTensor *k_cache;     /**< pool of K; NULL: K is not gathered (k must be NULL too) */
+  const DLTensor *v_cache;     /**< pool of V; NULL: V is not gathered (v must be NULL too) */
+  const DLTensor *k_scale;     /**< as in attn_cache_write_args */
+  const DLTensor *v_scale;     /**< as in attn_cache_write_args */
+  const DLTensor *kv_cache;    /**< latent pool */
+  const DLTensor *kv_scale;    /**< latent pools */
+  const DLTensor *block_table; /**< [seqs, width]  int32 */
+  const DLTensor *seq_lens;    /**< [seqs]  int32, >= 0: one past the last position gathered */
+  const DLTensor *seq_starts;  /**< [seqs]  int32, 0 <= start <= seq_len: first position gathered; NULL: 0 */
+  const DLTensor *k;           /**< [sum of (seq_lens - seq_starts), num_kv_heads, head_size]; written */
+  const DLTensor *v;           /**< [.., num_kv_heads, v_head_size]; written */
+  const DLTensor *kv;          /**< [.., kv_lora_rank + qk_rope_head_dim]; written */
+} attn_cache_gather_args;
+#define ATTN_CACHE_GATHER_INIT ATTN_INIT(attn_cache_gather_args)
+
+/**
+ * Gather cached rows of each sequence, in order, sequence after sequence, dequantised and rounded once to the output's
+ * type (float32, float16 or bfloat16).
+ *
+ *     k[r + p - seq_starts[s]] = cache[block_table[s][p / block_size]][p % block_size],  seq_starts[s] <= p < seq_lens[s]
+ *
+ * Finished on return on a CPU context. Allocates nothing.
+ * @return as attn_cache_write(); ATTN_E_INDEX also for a length beyond the table (checked mode) and a bad start.
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_cache_gather(attn_context *context, const attn_cache_gather_args *args,
+                                                      attn_message *message);
+
+/* ---- Copy and swap (declared; not built in yet: both return ATTN_E_UNSUPPORTED) ----------------------------------- */
+
+/** Arguments of attn_cache_copy() and attn_cache_swap(). Start from ATTN_CACHE_COPY_INIT. */
+typedef struct attn_cache_copy_args {
+  uint32_t size;             /**< sizeof(attn_cache_copy_args) */
+  attn_layout layout;        /**< axis order of all pools */
+  const DLTensor *source;    /**< pool that blocks are read from */
+  const DLTensor *target;    /**< pool that blocks are written to; may be `source` */
+  const DLTensor *block_map; /**< [n, 2]  int64: source block, target block */
+} attn_cache_copy_args;
+#define ATTN_CACHE_COPY_INIT ATTN_INIT(attn_cache_copy_args)
+
+/** Copy whole blocks inside a pool or between two of one shape. @return ATTN_E_UNSUPPORTED until built in. */
+ATTN_API ATTN_NODISCARD attn_status attn_cache_copy(attn_context *context, const attn_cache_copy_args *args,
+                                                    attn_message *message);
+
+/** Exchange whole blocks of two pools of one shape. @return ATTN_E_UNSUPPORTED until built in. */
+ATTN_API ATTN_NODISCARD attn_status attn_cache_swap(attn_context *context, const attn_cache_copy_args *args,
+                                                    attn_message *message);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# make check-long [PART=NAME]: the long tier, in parts of at most 60 minutes on 2 cores each; without a name all of them
+# in turn, `list` prints them. A new part is a function part_NAME, with its line in the list below.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+parts=(
+  "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
+  "check-release: every backend against the reference, 5000 cases of the release build"
+  "minimal: the preset minimal builds, and attn check passes in it"
+  "clang: everything built with clang, warnings as errors, and the quick tests of that build"
+)
+
+part_check_sanitized() {
+  scripts/build.sh dev attn_cli
+  build/dev/bin/attn check --backend all --cases 20000 --seed 7
+}
+
+part_check_release() {
+  scripts/build.sh release attn_cli
+  build/release/bin/attn check --backend all --cases 5000 --seed 7
+}
+
+part_minimal() {
+  scripts/build.sh minimal
+  build/minimal/bin/attn check --backend all --cases 2000 --seed 7
+}
+
+part_clang() {
+  command -v clang >/dev/null || fail "clang is not installed"
+  CC=clang CXX=clang++ cmake --preset dev -B build/clang --log-level=WARNING >/dev/null
+  cmake --build build/clang
+  ATTN_MODEL=$(scripts/fetch-model.sh) ctest --test-dir build/clang --label-regex '^quick$' --output-on-failure \
+    --parallel "$(nproc)"
+}
+
+fail() {
+  echo "check-long: $*" >&2
+  exit 2
+}
+
+names=()
+for line in "${parts[@]}"; do
+  names+=("${line%%:*}")
+done
+wanted=("${@:-${names[@]}}")
+if [ "${wanted[0]}" = list ]; then
+  printf '%s\n' "${parts[@]}"
+  exit 0
+fi
+for name in "${wanted[@]}"; do
+  printf '%s\n' "${names[@]}" | grep -qxF -- "$name" || fail "unknown PART '$name' (accepted: list ${names[*]})"
+done
+scripts/setup.sh
+for name in "${wanted[@]}"; do
+  echo "== $name"
+  start=$SECONDS
+  "part_${name//-/_}"
+  echo "== $name passed in $((SECONDS - start)) s"
+done

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cache.c: attn_cache_describe(), copy and swap at the border. Writing and gathering: cache_move.c. */
+#include "attn/cache.h"
+
+#include <string.h>
+
+#include "core/arithmetic.h"
+#include "core/resolve.h"
+
+#define DEFAULT_BLOCK_SIZE 16
+
+static attn_status positive(const char *field, int64_t value, int64_t least, attn_message *message) {
+  if (value < least) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.%s: %lld, accepted: %lld or more", field, (long long)value,
+                     (long long)least);
+  }
+  return ATTN_OK;
+}
+
+static attn_status built_format(const char *field, attn_format format, attn_message *message) {
+  if (attn_format_storage(format) == ATTN_DTYPE_DEFAULT) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.%s: %s (%d), accepted: a format of attn_format but auto", field,
+                     attn_format_name(format), (int)format);
+  }
+  if (!attn_format_built(format)) {
+    return attn_fail(message, ATTN_E_UNSUPPORTED, "desc.%s: %s is not built in; accepted: float32, float16, bfloat16",
+                     field, attn_format_name(format));
+  }
+  return ATTN_OK;
+}
+
+/* Defaults filled in, every field judged. */
+static attn_status resolve_desc(const attn_cache_desc *desc, attn_cache_desc *d, attn_message *message) {
+  *d = *desc;
+  if (d->kv_lora_rank != 0 || d->qk_rope_head_dim != 0 || d->rotary_dtype != ATTN_DTYPE_DEFAULT) {
+    return attn_fail(message, ATTN_E_UNSUPPORTED,
+                     "desc.kv_lora_rank: %d, latent pools are not built in; accepted: 0 in every latent field",
+                     (int)d->kv_lora_rank);
+  }
+  ATTN_TRY(built_format("k_format", d->k_format, message));
+  if (d->v_format == ATTN_FORMAT_AUTO) {
+    d->v_format = d->k_format;
+  }
+  ATTN_TRY(built_format("v_format", d->v_format, message));
+  if (d->separate_scales != 0) {
+    return attn_fail(message, d->separate_scales == 1 ? ATTN_E_UNSUPPORTED : ATTN_E_RANGE,
+                     "desc.separate_scales: %d, float formats have no scales; accepted: 0", (int)d->separate_scales);
+  }
+  if (d->layout != ATTN_LAYOUT_NHD && d->layout != ATTN_LAYOUT_HND) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.layout: %d, accepted: 0 (NHD) or 1 (HND)", (int)d->layout);
+  }
+  ATTN_TRY(positive("num_blocks", d->num_blocks, 0, message));
+  ATTN_TRY(positive("block_size", d->block_size, 0, message));
+  ATTN_TRY(positive("num_kv_heads", d->num_kv_heads, 1, message));
+  ATTN_TRY(positive("head_size", d->head_size, 1, message));
+  ATTN_TRY(positive("v_head_size", d->v_head_size, 0, message));
+  if (d->block_size == 0) {
+    d->block_size = DEFAULT_BLOCK_SIZE;
+  }
+  if (d->v_head_size == 0) {
+    d->v_head_size = d->head_size;
+  }
+  return ATTN_OK;
+}
+
+static attn_status overflow(const char *what, attn_message *message) {
+  return attn_fail(message, ATTN_E_OVERFLOW, "desc: the bytes of %s do not fit 63 bits", what);
+}
+
+/* One tensor: strides of the layout, the block stride padded where asked. */
+static attn_status lay_out(const attn_cache_desc *d, const char *what, attn_format format, int32_t row,
+                           int64_t block_bytes, attn_cache_layout *layout, attn_message *message) {
+  uint64_t element = attn_dtype_bytes(attn_format_storage(format));
+  uint64_t block; /* elements of a compact block */
+  if (attn_mul_overflow((uint64_t)d->block_size, (uint64_t)d->num_kv_heads, &block) ||
+      attn_mul_overflow(block, (uint64_t)row, &block) || block > (uint64_t)INT64_MAX / element) {
+    return overflow(what, message);
+  }
+  if (block_bytes != 0) {
+    if (block_bytes < 0 || (uint64_t)block_bytes < block * element || (uint64_t)block_bytes % element != 0) {
+      return attn_fail(message, ATTN_E_RANGE, "desc.%s_block_bytes: %lld, accepted: 0, or a multiple of %lu of %llu or more",
+                       what, (long long)block_bytes, (unsigned long)element, (unsigned long long)(block * element));
+    }
+    block = (uint64_t)block_bytes / element;
+  }
+  memset(layout, 0, sizeof *layout);
+  layout->dtype = attn_format_storage(format);
+  layout->ndim = 4;
+  int hnd = d->layout == ATTN_LAYOUT_HND;
+  layout->shape[0] = d->num_blocks;
+  layout->shape[1] = hnd ? d->num_kv_heads : d->block_size;
+  layout->shape[2] = hnd ? d->block_size : d->num_kv_heads;
+  layout->shape[3] = row;
+  layout->strides[0] = (int64_t)block;
+  layout->strides[1] = layout->shape[2] * row;
+  layout->strides[2] = row;
+  layout->strides[3] = 1;
+  layout->row_bytes = (uint64_t)row * element;
+  if (attn_mul_overflow(block * element, (uint64_t)d->num_blocks, &layout->bytes) ||
+      layout->bytes > (uint64_t)INT64_MAX) {
+    return overflow(what, message);
+  }
+  return ATTN_OK;
+}
+
+attn_status attn_cache_describe(const attn_cache_desc *desc, attn_cache_info *info, attn_message *message) {
+  ATTN_CHECK_STRUCT(desc, "desc", attn_cache_desc, message);
+  ATTN_CHECK_STRUCT(info, "info", attn_cache_info, message);
+  attn_cache_desc d;
+  attn_cache_info made = ATTN_CACHE_INFO_INIT;
+  ATTN_TRY(resolve_desc(desc, &d, message));
+  ATTN_TRY(lay_out(&d, "k", d.k_format, d.head_size, d.k_block_bytes, &made.k, message));
+  ATTN_TRY(lay_out(&d, "v", d.v_format, d.v_head_size, d.v_block_bytes, &made.v, message));
+  if (attn_add_overflow(made.k.bytes, made.v.bytes, &made.bytes) || made.bytes > (uint64_t)INT64_MAX) {
+    return overflow("k and v together", message);
+  }
+  made.bytes_per_block = (uint64_t)made.k.strides[0] * attn_dtype_bytes(made.k.dtype) +
+                         (uint64_t)made.v.strides[0] * attn_dtype_bytes(made.v.dtype);
+  made.bytes_per_token = (double)(made.k.row_bytes + made.v.row_bytes) * (double)d.num_kv_heads;
+  *info = made;
+  return ATTN_OK;
+}
+
+attn_status attn_cache_copy(attn_context *context, const attn_cache_copy_args *args, attn_message *message) {
+  (void)context;
+  (void)args;
+  return attn_fail(message, ATTN_E_UNSUPPORTED, "attn_cache_copy: copying blocks is not built in");
+}
+
+attn_status attn_cache_swap(attn_context *context, const attn_cache_copy_args *args, attn_message *message) {
+  (void)context;
+  (void)args;
+  return attn_fail(message, ATTN_E_UNSUPPORTED, "attn_cache_swap: swapping blocks is not built in");
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.c: attn_run() at the border: every tensor against the plan and the schedule, then every list's contents, then the
+   backend. Nothing is written before the last check has passed. */
+#include <string.h>
+
+#include "api/pool_view.h"
+#include "api/run_lists.h"
+#include "api/step.h"
+#include "core/arithmetic.h"
+#include "core/resolve.h"
+
+#define FLOAT32_ONLY ATTN_DTYPE_BIT(ATTN_DTYPE_FLOAT32)
+#define INT32_ONLY ATTN_DTYPE_BIT(ATTN_DTYPE_INT32)
+
+/* A tensor that the problem declares has to be given, and the reverse. */
+static attn_status declared(const DLTensor *tensor, const char *name, int is_declared, const char *field,
+                            attn_message *message) {
+  if (is_declared && tensor == NULL) {
+    return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected a tensor because the problem has %s", name, field);
+  }
+  if (!is_declared && tensor != NULL) {
+    return attn_fail(message, ATTN_E_NULL, "%s: given, accepted: NULL because the problem has no %s", name, field);
+  }
+  return ATTN_OK;
+}
+
+/* Tensors of capabilities that are not built in are refused by name. */
+static attn_status refuse_not_built(const attn_run_args *args, attn_message *message) {
+  const char *why = "only quantised caches, queries and outputs have scales";
+  ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_scale, "v_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->q_scale, "q_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->output_scale, "output_scale", why, message));
+  return attn_refuse_tensor(args->out_scale, "out_scale", why, message);
+}
+
+static attn_status at_least_tokens(const attn_view *view, const char *name, const attn_step *step,
+                                   attn_message *message) {
+  if (view->shape[0] < step->num_tokens) {
+    return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected the batch's %lld tokens or more", name,
+                     (long long)view->shape[0], (long long)step->num_tokens);
+  }
+  return ATTN_OK;
+}
+
+/* [tokens or more, heads, size] of one type. */
+static attn_status token_view(attn_view *view, const DLTensor *tensor, const char *name, attn_access access,
+                              attn_dtype dtype, int64_t heads, int64_t size, const attn_step *step,
+                              attn_message *message) {
+  int64_t shape[3] = {ATTN_ANY, heads, size};
+  ATTN_TRY(attn_view_make(view, tensor, name, access, ATTN_DTYPE_BIT(dtype), 3, shape, message));
+  return at_least_tokens(view, name, step, message);
+}
+
+static attn_status view_direct(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                               attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  const char *why = "the problem has no cache";
+  ATTN_TRY(attn_refuse_tensor(args->k_cache, "k_cache", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_cache, "v_cache", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->block_table, "block_table", why, message));
+  int64_t k_shape[3] = {ATTN_ANY, p->num_kv_heads, p->qk_head_size};
+  int64_t v_shape[3] = {ATTN_ANY, p->num_kv_heads, p->v_head_size};
+  unsigned type = ATTN_DTYPE_BIT(p->kv_dtype);
+  ATTN_TRY(attn_view_make(&view->k, args->k, "k", ATTN_READ, type, 3, k_shape, message));
+  ATTN_TRY(attn_view_make(&view->v, args->v, "v", ATTN_READ, type, 3, v_shape, message));
+  int64_t rows = attn_min(view->k.shape[0], view->v.shape[0]);
+  if (rows < view->step->num_kv_tokens) {
+    return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected the batch's %lld keys or more",
+                     view->k.shape[0] <= view->v.shape[0] ? "k" : "v", (long long)rows,
+                     (long long)view->step->num_kv_tokens);
+  }
+  return ATTN_OK;
+}
+
+static attn_status view_cache(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                              attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  const char *why = "the problem reads keys and values from the cache";
+  ATTN_TRY(attn_refuse_tensor(args->k, "k", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v, "v", why, message));
+  attn_pool_shape shape = {p->layout, ATTN_DTYPE_BIT(attn_format_storage(p->k_format)), ATTN_ANY, p->block_size,
+                           p->num_kv_heads, p->qk_head_size};
+  ATTN_TRY(attn_pool_view_make(&view->k_cache, args->k_cache, "k_cache", ATTN_READ, &shape, message));
+  shape.num_blocks = view->k_cache.shape[0];
+  shape.dtypes = ATTN_DTYPE_BIT(attn_format_storage(p->v_format));
+  shape.row = p->v_head_size;
+  ATTN_TRY(attn_pool_view_make(&view->v_cache, args->v_cache, "v_cache", ATTN_READ, &shape, message));
+  int64_t table[2] = {view->step->num_seqs, ATTN_ANY};
+  return attn_view_make(&view->block_table, args->block_table, "block_table", ATTN_READ, INT32_ONLY, 2, table, message);
+}
+
+static attn_status view_bias(const attn_plan *plan, const DLTensor *tensor, attn_run_view *view,
+                             attn_message *message) {
+  int64_t shape[3] = {ATTN_ANY, ATTN_ANY, ATTN_ANY};
+  ATTN_TRY(attn_view_make(&view->bias, tensor, "bias", ATTN_READ, FLOAT32_ONLY, 3, shape, message));
+  ATTN_TRY(at_least_tokens(&view->bias, "bias", view->step, message));
+  if (view->bias.shape[1] != plan->problem.num_q_heads && view->bias.shape[1] != 1) {
+    return attn_fail(message, ATTN_E_SHAPE, "bias: axis 1 has extent %lld, expected %d or 1",
+                     (long long)view->bias.shape[1], (int)plan->problem.num_q_heads);
+  }
+  if (view->bias.shape[2] < view->step->max_kv_len) {
+    return attn_fail(message, ATTN_E_SHAPE, "bias: axis 2 has extent %lld, expected the longest kv_len (%lld) or more",
+                     (long long)view->bias.shape[2], (long long)view->step->max_kv_len);
+  }
+  if (view->bias.shape[1] == 1) {
+    view->bias.stride[1] = 0;
+    view->bias.shape[1] = plan->problem.num_q_heads;
+  }
+  return ATTN_OK;
+}
+
+static attn_status view_options(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  const int64_t heads = p->num_q_heads;
+  const int64_t seqs = view->step->num_seqs;
+  ATTN_TRY(declared(args->alibi_slopes, "alibi_slopes", p->alibi != ATTN_ALIBI_NONE, "alibi", message));
+  ATTN_TRY(declared(args->sinks, "sinks", p->has_sinks, "has_sinks", message));
+  ATTN_TRY(declared(args->bias, "bias", p->has_bias, "has_bias", message));
+  ATTN_TRY(declared(args->prefix_ranges, "prefix_ranges", p->has_prefix_ranges, "has_prefix_ranges", message));
+  ATTN_TRY(declared(args->causal_per_seq, "causal_per_seq", p->has_causal_per_seq, "has_causal_per_seq", message));
+  if (args->alibi_slopes != NULL) {
+    ATTN_TRY(attn_view_make(&view->alibi_slopes, args->alibi_slopes, "alibi_slopes", ATTN_READ, FLOAT32_ONLY, 1, &heads,
+                            message));
+  }
+  if (args->sinks != NULL) {
+    ATTN_TRY(attn_view_make(&view->sinks, args->sinks, "sinks", ATTN_READ, FLOAT32_ONLY, 1, &heads, message));
+  }
+  if (args->bias != NULL) {
+    ATTN_TRY(view_bias(plan, args->bias, view, message));
+  }
+  if (args->prefix_ranges != NULL) {
+    int64_t shape[3] = {seqs, ATTN_ANY, 2};
+    ATTN_TRY(attn_view_make(&view->prefix_ranges, args->prefix_ranges, "prefix_ranges", ATTN_READ, INT32_ONLY, 3, shape,
+                            message));
+  }
+  if (args->causal_per_seq != NULL) {
+    ATTN_TRY(attn_view_make(&view->causal_per_seq, args->causal_per_seq, "causal_per_seq", ATTN_READ, INT32_ONLY, 1,
+                            &seqs, message));
+  }
+  return ATTN_OK;
+}
+
+static attn_status view_outputs(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  ATTN_TRY(token_view(&view->out, args->out, "out", ATTN_WRITE, p->out_dtype, p->num_q_heads, p->v_head_size, view->step,
+                      message));
+  ATTN_TRY(declared(args->lse, "lse", p->wants_lse, "wants_lse", message));
+  if (args->lse != NULL) {
+    int64_t shape[2] = {ATTN_ANY, p->num_q_heads};
+    ATTN_TRY(attn_view_make(&view->lse, args->lse, "lse", ATTN_WRITE, FLOAT32_ONLY, 2, shape, message));
+    ATTN_TRY(at_least_tokens(&view->lse, "lse", view->step, message));
+  }
+  return ATTN_OK;
+}
+
+/* Outputs apart from each other, from every input, and from the workspace. */
+static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *view, unsigned char *scratch,
+                                  attn_message *message) {
+  attn_view workspace;
+  memset(&workspace, 0, sizeof workspace);
+  workspace.data = scratch - plan->step_bytes;
+  workspace.dtype = ATTN_DTYPE_UINT8;
+  workspace.ndim = 1;
+  workspace.shape[0] = (int64_t)plan->workspace_bytes;
+  workspace.stride[0] = 1;
+  const struct {
+    const attn_view *view;
+    const char *name;
+  } others[] = {
+      {&view->q, "q"},
+      {&view->k, "k"},
+      {&view->v, "v"},
+      {&view->k_cache, "k_cache"},
+      {&view->v_cache, "v_cache"},
+      {&view->block_table, "block_table"},
+      {&view->alibi_slopes, "alibi_slopes"},
+      {&view->sinks, "sinks"},
+      {&view->bias, "bias"},
+      {&view->prefix_ranges, "prefix_ranges"},
+      {&view->causal_per_seq, "causal_per_seq"},
+      {&workspace, "workspace"},
+  };
+  ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", &view->out, "out", message));
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    ATTN_TRY(attn_refuse_overlap(&view->out, "out", others[i].view, others[i].name, message));
+    ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", others[i].view, others[i].name, message));
+  }
+  return ATTN_OK;
+}
+
+attn_status attn_run(const attn_plan *plan, const attn_run_args *args, const attn_workspace *workspace,
+                     attn_message *message) {
+  ATTN_CHECK_POINTER(plan, "plan", message);
+  ATTN_CHECK_STRUCT(args, "args", attn_run_args, message);
+  attn_run_view view;
+  memset(&view, 0, sizeof view);
+  unsigned char *scratch;
+  ATTN_TRY(attn_step_of(plan, workspace, &view.step, &scratch, message));
+  view.problem = &plan->problem;
+  if (args->unchecked != 0 && args->unchecked != 1) {
+    return attn_fail(message, ATTN_E_RANGE, "unchecked: %d, accepted: 0 or 1", (int)args->unchecked);
+  }
+  view.unchecked = args->unchecked;
+  ATTN_TRY(refuse_not_built(args, message));
+  ATTN_TRY(token_view(&view.q, args->q, "q", ATTN_READ, plan->problem.q_dtype, plan->problem.num_q_heads,
+                      plan->problem.qk_head_size, view.step, message));
+  if (plan->problem.kv_source == ATTN_KV_CACHE) {
+    ATTN_TRY(view_cache(plan, args, &view, message));
+  } else {
+    ATTN_TRY(view_direct(plan, args, &view, message));
+  }
+  ATTN_TRY(view_options(plan, args, &view, message));
+  ATTN_TRY(view_outputs(plan, args, &view, message));
+  ATTN_TRY(check_overlaps(plan, &view, scratch, message));
+  ATTN_TRY(attn_run_check_lists(&view, message));
+  return plan->backend->run(plan, &view, scratch, message);
+}

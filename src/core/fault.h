@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fault.h: planted faults, the proof that `attn check` catches what it claims to catch.
+ *
+ * A fault is one wrong line behind `if (attn_fault(ATTN_FAULT_NAME))`. In every shipped build attn_fault() is the
+ * constant 0 and the wrong line is gone; only the test-only build (ATTN_TEST_FAULTS=1, bin/attn-faulty) holds them, and there at
+ * most one is active at a time. A row of the list whose fault is planted nowhere is itself a failure: it is not caught.
+ * The third field says exactly what is planted; "api" marks a check left out in src/api, all others lie in CPU_ATTN.
+ */
+#ifndef ATTN_CORE_FAULT_H
+#define ATTN_CORE_FAULT_H
+
+/* The one list of faults: X(name, spelling, what is planted). */
+#define ATTN_FAULT_LIST(X)                                                                                             \
+  /* Masks. */                                                                                                         \
+  X(ATTN_FAULT_WINDOW_LEFT_PLUS, "window_left_plus", "q - k <= left + 1 where left >= 0")                              \
+  X(ATTN_FAULT_WINDOW_LEFT_MINUS, "window_left_minus", "q - k <= left - 1 where left >= 1")                            \
+  X(ATTN_FAULT_WINDOW_RIGHT_PLUS, "window_right_plus", "k - q <= right + 1 where right >= 0")                          \
+  X(ATTN_FAULT_WINDOW_RIGHT_MINUS, "window_right_minus", "k - q <= right - 1 where right >= 1")                        \
+  X(ATTN_FAULT_CAUSAL_PLUS, "causal_plus", "causal shows k <= q + 1")                                                  \
+  X(ATTN_FAULT_CAUSAL_ALIGN, "causal_align", "the position of row i is i, not kv_len - q_len + i")                     \
+  X(ATTN_FAULT_CAUSAL_FLAG, "causal_flag", "causal_per_seq is ignored: the problem's flag serves every sequence")      \
+  X(ATTN_FAULT_CHUNK_TRUNCATE, "chunk_truncate", "q / C truncates towards zero (q < 0 lands in chunk 0)")              \
+  X(ATTN_FAULT_CHUNK_LOOKBACK, "chunk_lookback", "chunk_lookback counts as 0")                                         \
+  X(ATTN_FAULT_PREFIX_END, "prefix_end", "a prefix range [a, b) also holds position b")                                \
+  X(ATTN_FAULT_PREFIX_QUERY, "prefix_query", "a prefix range is tested for k only, not for q")                         \
+  X(ATTN_FAULT_PREFIX_CLAMP, "prefix_clamp", "prefix_clamp is ignored")                                                \
+  X(ATTN_FAULT_TAIL_DROPPED, "tail_dropped", "the last key (kv_len - 1) is skipped where kv_len is odd")               \
+  X(ATTN_FAULT_TAIL_EXTRA, "tail_extra", "non-causal rows see one key more (kv_len) where the block has room for it")  \
+  /* Scores. */                                                                                                        \
+  X(ATTN_FAULT_SOFTCAP_ORDER, "softcap_order", "the soft cap is applied after ALiBi and bias")                         \
+  X(ATTN_FAULT_SOFTCAP_RATIO, "softcap_ratio", "tanh(x) as (exp(2x) - 1) / (exp(2x) + 1) in float, unclamped")         \
+  X(ATTN_FAULT_ALIBI_SIGN, "alibi_sign", "ALiBi adds +slope * distance")                                               \
+  X(ATTN_FAULT_ALIBI_ABSOLUTE, "alibi_absolute", "ALiBi adds slope * k instead of -slope * (q - k)")                   \
+  X(ATTN_FAULT_ALIBI_HEAD, "alibi_head", "the slope is that of entry kv_head, not q head")                             \
+  X(ATTN_FAULT_BIAS_TOKEN, "bias_token", "the bias row is the row within the sequence, not the batch's token")         \
+  X(ATTN_FAULT_BIAS_HEAD, "bias_head", "every head takes head 0's bias")                                               \
+  X(ATTN_FAULT_QK_TAIL, "qk_tail", "the dot product drops the last element of an odd qk_head_size")                    \
+  X(ATTN_FAULT_KV_HEAD, "kv_head", "the KV head is h % num_kv_heads")                                                  \
+  X(ATTN_FAULT_GROUP_ORDER, "group_order", "the heads of a group are written in reverse order")                        \
+  /* Softmax, values, splits. */                                                                                       \
+  X(ATTN_FAULT_MASKED_V, "masked_v", "V is multiplied by weight 0 at positions that no row sees (tail of a tile)")     \
+  X(ATTN_FAULT_RESCALE, "rescale", "the accumulated output is not rescaled when the running maximum grows")            \
+  X(ATTN_FAULT_EMPTY_MEAN, "empty_mean", "a row that sees no key gives the mean of V over its kv_len keys")            \
+  X(ATTN_FAULT_EMPTY_UNWRITTEN, "empty_unwritten", "a row that sees no key is left unwritten (out; lse is right)")     \
+  X(ATTN_FAULT_FP16_ACCUMULATE, "fp16_accumulate", "the accumulated output is rounded to float16 after each tile")     \
+  X(ATTN_FAULT_SPLIT_STALE, "split_stale", "the merge takes the slot of the split before for the last split")          \
+  X(ATTN_FAULT_SPLIT_EMPTY, "split_empty", "a split in which the row sees nothing leaves its slot unwritten")          \
+  X(ATTN_FAULT_SPLIT_TWICE, "split_twice", "every split but the first begins one key early")                           \
+  X(ATTN_FAULT_SPLIT_UNSHIFTED, "split_unshifted", "the merge of splits weighs by exp(lse), no maximum subtracted")    \
+  X(ATTN_FAULT_SINK_TWICE, "sink_twice", "the sink enters the denominator twice")                                      \
+  X(ATTN_FAULT_SINK_SPLIT, "sink_split", "the sink enters once per split (seen only where splits > 1)")                \
+  X(ATTN_FAULT_SINK_LSE, "sink_lse", "lse includes the sink")                                                          \
+  X(ATTN_FAULT_LSE_BASE2, "lse_base2", "lse is in base 2")                                                             \
+  X(ATTN_FAULT_LSE_TRANSPOSED, "lse_transposed", "lse is written [heads, tokens], compact")                            \
+  X(ATTN_FAULT_BF16_TRUNCATE, "bf16_truncate", "the conversion to a bfloat16 output truncates")                        \
+  X(ATTN_FAULT_FP16_SUBNORMAL, "fp16_subnormal", "float16 subnormals of K and V are read as 0")                        \
+  X(ATTN_FAULT_OUT_BEYOND, "out_beyond", "the out row after the batch's last token is zeroed where out has one")       \
+  X(ATTN_FAULT_INVARIANCE, "invariance", "batch_invariant: the first cut moves by the number of sequences")            \
+  /* Addresses and lists. */                                                                                           \
+  X(ATTN_FAULT_OFFSET_32, "offset_32", "the byte offset of a block (id * stride) is cut to 32 unsigned bits")          \
+  X(ATTN_FAULT_BLOCK_NEIGHBOUR, "block_neighbour", "the last block's id comes from the column before it, if any")      \
+  X(ATTN_FAULT_BLOCK_ROUNDED, "block_rounded", "offset in block = p & (block_size - 1), as if a power of two")         \
+  X(ATTN_FAULT_SLOT_NARROWED, "slot_narrowed", "unchecked cache_write: a slot is cut to 32 bits before its test")      \
+  X(ATTN_FAULT_SLOT_PADDING, "slot_padding", "cache_write: slot -1 is written to slot 0")                              \
+  X(ATTN_FAULT_WRITE_ROUND, "write_round", "cache_write: float32 to bfloat16 truncates")                               \
+  X(ATTN_FAULT_GATHER_START, "gather_start", "cache_gather: seq_starts counts as 0 in the source position")            \
+  X(ATTN_FAULT_MERGE_UNSHIFTED, "merge_unshifted", "attn_merge weighs by exp(lse), no maximum subtracted")             \
+  X(ATTN_FAULT_MERGE_SWAPPED, "merge_swapped", "attn_merge: the weights of the first two parts are exchanged")         \
+  X(ATTN_FAULT_MERGE_INF, "merge_inf", "attn_merge: a part whose lse is +inf is not neutral")                          \
+  X(ATTN_FAULT_MERGE_NAN, "merge_nan", "attn_merge: a part of weight 0 is skipped although its out holds a NaN")       \
+  X(ATTN_FAULT_MERGE_SINK, "merge_sink", "attn_merge: lse includes the sink")                                          \
+  X(ATTN_FAULT_DUPLICATE_SLOT, "duplicate_slot", "api: checked cache_write accepts the same slot twice")               \
+  X(ATTN_FAULT_SLOT_LIMIT, "slot_limit", "api: checked cache_write accepts slot == capacity (the writer skips it)")    \
+  X(ATTN_FAULT_TABLE_ID, "table_id", "api: a block id == num_blocks at a visible position passes (counts as masked)")  \
+  X(ATTN_FAULT_WORKSPACE_SHORT, "workspace_short", "api: a workspace one byte too small is accepted")                  \
+  X(ATTN_FAULT_RANGE_REVERSED, "range_reversed", "api: a prefix range with a > b is accepted as empty")
+
+typedef enum attn_fault_id {
+  ATTN_FAULT_NONE = 0,
+#define ATTN_FAULT_ENUM(name, spelling, what) name,
+  ATTN_FAULT_LIST(ATTN_FAULT_ENUM)
+#undef ATTN_FAULT_ENUM
+  ATTN_FAULT_COUNT
+} attn_fault_id;
+
+#if defined(ATTN_TEST_FAULTS) && ATTN_TEST_FAULTS
+/* 1 when this fault is the active one. */
+int attn_fault(int id);
+/* Choose the active fault; ATTN_FAULT_NONE: none. Not while a call runs. */
+void attn_fault_set(int id);
+#else
+#define attn_fault(id) 0
+#endif
+
+#endif

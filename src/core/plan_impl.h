@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan_impl.h: what stands behind the opaque types, and the interface between the API layer and a backend.
+ *
+ * The API layer checks everything, resolves every default and hands views to the backend; a backend never sees a DLTensor
+ * and never checks an argument again. Backends allocate nothing after attn_plan_create(): what they need per step and per
+ * run lies in the workspace, behind the core's own part (the copied lists of the batch).
+ */
+#ifndef ATTN_CORE_PLAN_IMPL_H
+#define ATTN_CORE_PLAN_IMPL_H
+
+#include "attn/attn.h"
+#include "core/error.h"
+#include "core/view.h"
+
+typedef struct attn_backend attn_backend;
+
+/* Threads of a context: run(task, argument, count) with count <= num_threads. */
+typedef struct attn_threads {
+  int32_t num_threads;
+  attn_executor executor; /* run is never NULL */
+  void *pool;             /* pthreadpool_t of our own, or NULL */
+} attn_threads;
+
+struct attn_cpu_table; /* cpu/table.h */
+
+struct attn_context {
+  attn_device_kind device;
+  int32_t device_index;
+  attn_threads threads;
+  const struct attn_cpu_table *table; /* the CPU kernels in use */
+  attn_context_info info;
+};
+
+/* The copied lists of one step, at the head of the workspace. */
+typedef struct attn_step {
+  uint64_t magic;
+  const attn_plan *plan;
+  int32_t num_seqs;
+  int32_t splits;
+  int64_t num_tokens;
+  int64_t work_items;
+  int64_t max_kv_len;      /* longest kv_len of the batch */
+  int64_t num_kv_tokens;   /* packed keys of a direct problem: rows that k and v must have */
+  int32_t *query_start_loc; /* [num_seqs + 1] */
+  int32_t *kv_lens;         /* [num_seqs] */
+  int32_t *kv_start_loc;    /* [num_seqs + 1] packed K/V of a direct problem; NULL with a cache */
+} attn_step;
+
+/* Everything that one run reads and writes. K/V pools are normalised to [block, offset, head, element] whatever the
+   layout. Views that the problem does not declare have data NULL. */
+typedef struct attn_run_view {
+  const attn_problem *problem; /* resolved: no field left at "default" */
+  const attn_step *step;
+  int32_t unchecked; /* 1: ids outside the pool and missing columns count as masked */
+  attn_view q;       /* [tokens, q heads, qk size] */
+  attn_view k;       /* direct: [kv tokens, kv heads, qk size] */
+  attn_view v;       /* direct: [kv tokens, kv heads, v size] */
+  attn_view k_cache; /* cache: [blocks, block size, kv heads, qk size] */
+  attn_view v_cache; /* cache: [blocks, block size, kv heads, v size] */
+  attn_view block_table;    /* [seqs, width] int32 */
+  attn_view alibi_slopes;   /* [q heads] float32 */
+  attn_view sinks;          /* [q heads] float32 */
+  attn_view bias;           /* [tokens, q heads (stride 0 when 1 was given), keys] float32 */
+  attn_view prefix_ranges;  /* [seqs, n, 2] int32 */
+  attn_view causal_per_seq; /* [seqs] int32 */
+  attn_view out;            /* [tokens, q heads, v size] */
+  attn_view lse;            /* [tokens, q heads] float32 */
+} attn_run_view;
+
+/* attn_cache_write after its checks: n rows, of which those with a slot in [0, capacity) are written. */
+typedef struct attn_write_view {
+  int64_t num_slots;
+  int32_t block_size;
+  int64_t capacity;       /* num_blocks * block_size */
+  attn_view k, v;         /* [tokens, heads, size] */
+  attn_view slot_mapping; /* [n] int64 */
+  attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
+} attn_write_view;
+
+/* attn_cache_gather after its checks. Either of k, v may be absent (data NULL and ndim 0). */
+typedef struct attn_gather_view {
+  int32_t num_seqs;
+  int32_t unchecked;
+  int32_t block_size;
+  int64_t num_blocks;
+  attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
+  attn_view block_table;      /* [seqs, width] int32 */
+  attn_view seq_lens;         /* [seqs] int32 */
+  attn_view seq_starts;       /* [seqs] int32, or absent: 0 */
+  attn_view k, v;             /* [rows, heads, size] */
+} attn_gather_view;
+
+/* attn_merge after its checks; parts stay DLTensors (any number, no allocation): attn_view_make cannot fail on them. */
+typedef struct attn_merge_view {
+  const attn_merge_args *args;
+  int64_t num_tokens;
+  int64_t num_heads;
+  int64_t size;
+  attn_view sinks; /* [heads] or absent */
+  attn_view out;   /* [tokens, heads, size] */
+  attn_view lse;   /* [tokens, heads] or absent */
+} attn_merge_view;
+
+/* What a plan costs, before it is made. */
+typedef struct attn_plan_cost {
+  uint64_t scratch_bytes;        /* the backend's part of the workspace */
+  uint64_t excess_bytes;         /* of these, what forced splits add */
+  uint64_t on_chip_bytes;
+  int32_t preferred_block_size;
+  int32_t max_splits;
+} attn_plan_cost;
+
+struct attn_backend {
+  const char *name;
+  attn_device_kind device;
+  /* 1, or 0 with the first failing condition in `reason` (the field, its value, what would be accepted). `problem` is
+     checked and resolved. The one predicate that selector, explain and plan share. */
+  int (*supports)(const attn_context *context, const attn_problem *problem, const attn_plan_options *options,
+                  char reason[ATTN_REASON_BYTES]);
+  /* Sizes of a plan; ATTN_E_OVERFLOW when they do not fit. Allocates nothing. */
+  attn_status (*cost)(const attn_context *context, const attn_problem *problem, const attn_plan_limits *limits,
+                      const attn_plan_options *options, attn_plan_cost *cost, attn_message *message);
+  /* Cut the work of one step into `scratch` (256-byte aligned); sets step->splits and step->work_items. */
+  void (*schedule)(const attn_plan *plan, attn_step *step, void *scratch);
+  /* Compute. Everything was checked; may fail only for the device's sake. */
+  attn_status (*run)(const attn_plan *plan, const attn_run_view *view, void *scratch, attn_message *message);
+  attn_status (*cache_write)(const attn_context *context, const attn_write_view *view, attn_message *message);
+  attn_status (*cache_gather)(const attn_context *context, const attn_gather_view *view, attn_message *message);
+  attn_status (*merge)(const attn_context *context, const attn_merge_view *view, attn_message *message);
+};
+
+struct attn_plan {
+  attn_context *context;
+  const attn_backend *backend;
+  attn_problem problem;     /* resolved */
+  attn_plan_limits limits;  /* resolved */
+  int32_t num_splits;       /* asked for; 0: automatic */
+  attn_split_rule split_rule;
+  attn_plan_cost cost;
+  size_t step_bytes;        /* the core's part of the workspace; the backend's scratch follows */
+  size_t workspace_bytes;
+  void *own_workspace;      /* or NULL */
+  char reason[ATTN_REASON_BYTES];
+};
+
+/* The backends of this build in order of priority; NULL-terminated. */
+extern const attn_backend *const attn_backends[];
+
+extern const attn_backend attn_reference_backend; /* src/reference */
+extern const attn_backend attn_cpu_backend;       /* src/cpu */
+
+#endif

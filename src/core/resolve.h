@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* resolve.h: checks of the descriptive structs, and their defaults filled in. After these no field is at "default". */
+#ifndef ATTN_CORE_RESOLVE_H
+#define ATTN_CORE_RESOLVE_H
+
+#include "attn/attn.h"
+#include "core/error.h"
+
+/* A struct's size field: exactly what this header has. Older, smaller structs will be accepted once there are any. */
+#define ATTN_CHECK_STRUCT(pointer, name, type, message)                                                                \
+  do {                                                                                                                 \
+    if ((pointer) == NULL) {                                                                                           \
+      return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected a %s", name, #type);                                  \
+    }                                                                                                                  \
+    if ((pointer)->size != sizeof(type)) {                                                                             \
+      return attn_fail(message, ATTN_E_STRUCT_SIZE, "%s.size: %lu, accepted: %lu (start from the initialiser of %s)",  \
+                       name, (unsigned long)(pointer)->size, (unsigned long)sizeof(type), #type);                      \
+    }                                                                                                                  \
+  } while (0)
+
+#define ATTN_CHECK_POINTER(pointer, name, message)                                                                     \
+  do {                                                                                                                 \
+    if ((pointer) == NULL) {                                                                                           \
+      return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected an object", name);                                    \
+    }                                                                                                                  \
+  } while (0)
+
+/* Every field of a problem against its values and the others; *resolved gets it with defaults filled in (block_size may
+   stay 0: the backend's preference). */
+attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_message *message);
+
+/* NULL limits (only in explain): one sequence of 4096 keys and tokens. */
+attn_status attn_limits_resolve(const attn_plan_limits *limits, attn_plan_limits *resolved, attn_message *message);
+
+/* NULL options: none. The backend's name stays as given. */
+attn_status attn_options_resolve(const attn_plan_options *options, const attn_problem *problem,
+                                 attn_plan_options *resolved, attn_message *message);
+
+/* Whether the row of the format list says "built in". */
+int attn_format_built(attn_format format);
+
+/* The tensor element type that stores a format; DEFAULT outside the list. */
+attn_dtype attn_format_storage(attn_format format);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_backend.c: the CPU_ATTN backend: what it costs, and a run as two passes over a shared counter: the work items, then
+   the merges of those rows whose keys were cut. */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "core/fault.h"
+#include "core/threads.h"
+#include "cpu/cpu_work.h"
+
+#define PREFERRED_BLOCK_SIZE 64 /* one key tile: a tile is then one run of consecutive rows */
+
+static int supports(const attn_context *context, const attn_problem *problem, const attn_plan_options *options,
+                    char reason[ATTN_REASON_BYTES]) {
+  (void)context;
+  (void)options;
+  /* the buffers of one row tile are sized in 64 bits, head sizes are padded in 32 */
+  if (problem->qk_head_size > INT32_MAX / 2 || problem->v_head_size > INT32_MAX / 2) {
+    (void)snprintf(reason, ATTN_REASON_BYTES, "%s: %d, accepted: up to %d",
+                   problem->qk_head_size > INT32_MAX / 2 ? "qk_head_size" : "v_head_size",
+                   (int)(problem->qk_head_size > INT32_MAX / 2 ? problem->qk_head_size : problem->v_head_size),
+                   INT32_MAX / 2);
+    return 0;
+  }
+  return 1;
+}
+
+static attn_status cost(const attn_context *context, const attn_problem *problem, const attn_plan_limits *limits,
+                        const attn_plan_options *options, attn_plan_cost *cost, attn_message *message) {
+  attn_cpu_shape shape;
+  attn_cpu_shape automatic;
+  if (!attn_cpu_shape_of(context, problem, limits, options->num_splits, &shape) ||
+      !attn_cpu_shape_of(context, problem, limits, 0, &automatic)) {
+    return attn_fail(message, ATTN_E_OVERFLOW,
+                     "workspace: %lld tokens of %d heads in %d splits do not fit 64 bits; lower the limits or num_splits",
+                     (long long)limits->max_tokens, (int)problem->num_q_heads, (int)options->num_splits);
+  }
+  cost->scratch_bytes = shape.total_bytes;
+  cost->excess_bytes = shape.total_bytes > automatic.total_bytes ? shape.total_bytes - automatic.total_bytes : 0;
+  cost->on_chip_bytes = shape.thread_bytes;
+  cost->preferred_block_size = PREFERRED_BLOCK_SIZE;
+  cost->max_splits = shape.max_pieces;
+  return ATTN_OK;
+}
+
+typedef struct pass {
+  const attn_cpu_job *job;
+  void (*run)(const attn_cpu_job *job, int64_t item, size_t thread);
+  int64_t count;
+  atomic_llong next;
+} pass;
+
+static void run_pass_thread(void *argument, size_t thread) {
+  pass *p = argument;
+  for (;;) {
+    int64_t item = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+    if (item >= p->count) {
+      return;
+    }
+    p->run(p->job, item, thread);
+  }
+}
+
+static void run_pass(const attn_cpu_job *job, void (*run)(const attn_cpu_job *, int64_t, size_t), int64_t count) {
+  pass p;
+  p.job = job;
+  p.run = run;
+  p.count = count;
+  atomic_init(&p.next, 0);
+  if (count > 0) {
+    attn_threads_run(&job->plan->context->threads, run_pass_thread, &p);
+  }
+}
+
+static attn_status run(const attn_plan *plan, const attn_run_view *view, void *scratch, attn_message *message) {
+  (void)message;
+  attn_cpu_job job;
+  job.plan = plan;
+  job.view = view;
+  job.table = plan->context->table;
+  (void)attn_cpu_shape_of(plan->context, &plan->problem, &plan->limits, plan->num_splits, &job.shape);
+  job.scratch = attn_cpu_scratch_at(&job.shape, scratch);
+  const attn_cpu_seq *totals = &job.scratch.seqs[view->step->num_seqs];
+  run_pass(&job, attn_cpu_run_item, totals->first_item);
+  run_pass(&job, attn_cpu_run_merge, totals->first_merge);
+  if (attn_fault(ATTN_FAULT_OUT_BEYOND) && view->out.shape[0] > view->step->num_tokens) {
+    unsigned char *beyond = view->out.data + view->step->num_tokens * view->out.stride[0];
+    beyond[0] = 0;
+    beyond[1] = 0;
+  }
+  return ATTN_OK;
+}
+
+const attn_backend attn_cpu_backend = {
+    .name = "CPU_ATTN",
+    .device = ATTN_DEVICE_CPU,
+    .supports = supports,
+    .cost = cost,
+    .schedule = attn_cpu_schedule,
+    .run = run,
+    .cache_write = attn_cpu_cache_write,
+    .cache_gather = attn_cpu_cache_gather,
+    .merge = attn_cpu_merge,
+};

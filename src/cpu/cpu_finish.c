@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_finish.c: what surrounds the walk over the keys: finding a row tile by its number, folding the pieces of cut rows,
+   and writing finished rows. */
+#include <math.h>
+#include <string.h>
+
+#include "core/fault.h"
+#include "cpu/cpu_tile.h"
+
+/* The sequence whose items hold number `item`: the last one that starts at or before it and is not empty. */
+static int32_t find_seq(const attn_cpu_seq *seqs, int32_t num_seqs, int64_t item, int merge) {
+  int32_t low = 0;
+  int32_t high = num_seqs - 1;
+  while (low < high) {
+    int32_t middle = low + (high - low + 1) / 2;
+    if ((merge ? seqs[middle].first_merge : seqs[middle].first_item) <= item) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+attn_cpu_tile attn_cpu_find_tile(const attn_cpu_job *job, int64_t item, int merge) {
+  const attn_step *step = job->view->step;
+  attn_cpu_tile tile;
+  tile.seq = find_seq(job->scratch.seqs, step->num_seqs, item, merge);
+  const attn_cpu_seq *seq = &job->scratch.seqs[tile.seq];
+  int64_t within = item - (merge ? seq->first_merge : seq->first_item);
+  tile.piece = merge ? 0 : (int32_t)(within % seq->pieces);
+  int64_t row_tile = merge ? within : within / seq->pieces;
+  int64_t rows = ((int64_t)step->query_start_loc[tile.seq + 1] - step->query_start_loc[tile.seq]) * job->shape.group;
+  tile.kv_head = (int32_t)(row_tile / seq->tiles);
+  tile.first_row = row_tile % seq->tiles * job->shape.tile_rows;
+  tile.rows = (int32_t)attn_min(job->shape.tile_rows, rows - tile.first_row);
+  tile.first_slot = seq->first_slot + (tile.kv_head * rows + tile.first_row) * seq->pieces + (int64_t)tile.piece * tile.rows;
+  return tile;
+}
+
+/* exp(sink - m) in the units of l and acc; where the sink is the larger, both are scaled down instead. The difference is
+   taken in double: its rounding would be the result's relative error. */
+static float denominator(float m, float l, float sink, float *factor) {
+  *factor = 1.0f;
+  if (sink == -INFINITY || l == 0.0f) {
+    return l;
+  }
+  if (sink > m) {
+    *factor = (float)exp((double)m - (double)sink);
+    return l * *factor + 1.0f;
+  }
+  return l + (float)exp((double)sink - (double)m);
+}
+
+static float sink_of(const attn_cpu_job *job, const attn_cpu_tile *tile, int64_t head) {
+  if (!job->plan->problem.has_sinks) {
+    return -INFINITY;
+  }
+  float sink;
+  memcpy(&sink, job->view->sinks.data + head * job->view->sinks.stride[0], sizeof sink);
+  if (attn_fault(ATTN_FAULT_SINK_TWICE)) {
+    sink += logf(2.0f);
+  }
+  if (attn_fault(ATTN_FAULT_SINK_SPLIT)) {
+    sink += logf((float)job->scratch.seqs[tile->seq].pieces);
+  }
+  return sink;
+}
+
+static float lse_of(float m, float l, float sink) {
+  if (attn_fault(ATTN_FAULT_SINK_LSE) && sink != -INFINITY) {
+    return (float)(log((double)l * exp((double)m) + exp((double)sink)));
+  }
+  double lse = (double)m + log((double)l);
+  return (float)(attn_fault(ATTN_FAULT_LSE_BASE2) ? lse * 1.4426950408889634 : lse);
+}
+
+static void store_lse(const attn_cpu_job *job, int64_t token, int64_t head, float lse) {
+  const attn_view *view = &job->view->lse;
+  if (view->ndim == 0) {
+    return;
+  }
+  unsigned char *address = view->data + token * view->stride[0] + head * view->stride[1];
+  if (attn_fault(ATTN_FAULT_LSE_TRANSPOSED)) {
+    address = view->data + (head * job->view->step->num_tokens + token) * (int64_t)sizeof lse;
+  }
+  memcpy(address, &lse, sizeof lse);
+}
+
+/* The wrong answer of ATTN_FAULT_EMPTY_MEAN: a constant stands for the mean. */
+static void spoil_empty(float *row, int32_t size) {
+  for (int32_t i = 0; i < size; i++) {
+    row[i] = 0.25f;
+  }
+}
+
+static void finish_row(const attn_cpu_job *job, const attn_cpu_tile *tile, int32_t r, float m, float l, float *acc) {
+  const attn_view *out = &job->view->out;
+  const attn_problem *p = &job->plan->problem;
+  int64_t row = tile->first_row + r;
+  int64_t token = job->view->step->query_start_loc[tile->seq] + row / job->shape.group;
+  int64_t head = (int64_t)tile->kv_head * job->shape.group + row % job->shape.group;
+  float sink = sink_of(job, tile, head);
+  store_lse(job, token, head, l == 0.0f ? -INFINITY : lse_of(m, l, sink));
+  if (attn_fault(ATTN_FAULT_GROUP_ORDER)) {
+    head = (int64_t)tile->kv_head * job->shape.group + (job->shape.group - 1 - row % job->shape.group);
+  }
+  float factor;
+  float divisor = denominator(m, l, sink, &factor);
+  if (factor != 1.0f) {
+    for (int32_t i = 0; i < p->v_head_size; i++) {
+      acc[i] *= factor;
+    }
+  }
+  if (l == 0.0f) { /* no key seen: the empty state, whatever the buffer holds */
+    memset(acc, 0, (size_t)p->v_head_size * sizeof *acc);
+    divisor = 1.0f;
+    if (attn_fault(ATTN_FAULT_EMPTY_UNWRITTEN)) {
+      return;
+    }
+    if (attn_fault(ATTN_FAULT_EMPTY_MEAN)) {
+      spoil_empty(acc, p->v_head_size);
+    }
+  }
+  attn_cpu_store_row(job->table, out->dtype, out->data + token * out->stride[0] + head * out->stride[1], out->stride[2],
+                     acc, divisor, p->v_head_size);
+}
+
+void attn_cpu_finish_rows(const attn_cpu_job *job, const attn_cpu_tile *tile, const float *m, const float *l,
+                          float *acc) {
+  for (int32_t r = 0; r < tile->rows; r++) {
+    finish_row(job, tile, r, m[r], l[r], acc + (int64_t)r * job->shape.v_padded);
+  }
+}
+
+void attn_cpu_run_merge(const attn_cpu_job *job, int64_t item, size_t thread) {
+  attn_cpu_tile tile = attn_cpu_find_tile(job, item, 1);
+  attn_cpu_buffers b = attn_cpu_buffers_at(&job->shape, &job->scratch, thread);
+  const attn_cpu_scratch *scratch = &job->scratch;
+  int32_t padded = job->shape.v_padded;
+  int32_t pieces = scratch->seqs[tile.seq].pieces;
+  for (int32_t r = 0; r < tile.rows; r++) {
+    float *acc = b.acc + (int64_t)r * padded;
+    b.m[r] = -INFINITY;
+    b.l[r] = 0.0f;
+    memset(acc, 0, (size_t)padded * sizeof *acc);
+    for (int32_t piece = 0; piece < pieces; piece++) {
+      int32_t from = attn_fault(ATTN_FAULT_SPLIT_STALE) && piece == pieces - 1 ? piece - 1 : piece;
+      int64_t slot = tile.first_slot + (int64_t)from * tile.rows + r;
+      job->table->fold(&b.m[r], &b.l[r], acc, scratch->slot_m[slot], scratch->slot_l[slot],
+                       scratch->slot_acc + slot * padded, padded);
+    }
+  }
+  attn_cpu_finish_rows(job, &tile, b.m, b.l, b.acc);
+}

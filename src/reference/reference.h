@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reference.h: what the files of the REFERENCE backend share.
+ *
+ * REFERENCE is the specification in code: plain scalar C, double accumulation, no threads, no blocking. It shares no
+ * mask, bias, softmax or conversion code with any other backend, so that a fault here and one there do not coincide.
+ */
+#ifndef ATTN_REFERENCE_H
+#define ATTN_REFERENCE_H
+
+#include <string.h>
+
+#include "core/plan_impl.h"
+
+/* ---- Elements (reference_convert.c) ------------------------------------------------------------------------------ */
+
+/* The value of one float32, float16 or bfloat16 element; exact. A NaN stays a NaN. */
+double attn_reference_load(const unsigned char *from, attn_dtype dtype);
+
+/* n elements, `stride` bytes apart, into row. */
+void attn_reference_load_row(double *row, const unsigned char *from, int64_t stride, attn_dtype dtype, int64_t n);
+
+/* Round once, to nearest even, from double to the element; beyond the largest finite value it becomes an infinity. */
+void attn_reference_store(unsigned char *to, attn_dtype dtype, double value);
+
+/* One element from one type to another. Of equal types the bits are copied, a NaN's payload included. */
+void attn_reference_convert(unsigned char *to, attn_dtype to_dtype, const unsigned char *from, attn_dtype from_dtype);
+
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
+
+/* The element [i], [i, j], ... of a view with at least so many axes; the axes left out count as 0. */
+static inline unsigned char *attn_reference_at1(const attn_view *view, int64_t i) {
+  return view->data + i * view->stride[0];
+}
+
+static inline unsigned char *attn_reference_at2(const attn_view *view, int64_t i, int64_t j) {
+  return attn_reference_at1(view, i) + j * view->stride[1];
+}
+
+static inline unsigned char *attn_reference_at3(const attn_view *view, int64_t i, int64_t j, int64_t k) {
+  return attn_reference_at2(view, i, j) + k * view->stride[2];
+}
+
+static inline int32_t attn_reference_int32(const unsigned char *from) {
+  int32_t value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
+/* The block that holds a position of a sequence, or -1 where the table has no such column or the id is outside the
+   pool. In checked mode the caller of the backend has excluded the latter. */
+int64_t attn_reference_block(const attn_view *block_table, int64_t num_blocks, int64_t seq, int64_t position,
+                             int64_t block_size);
+
+/* ---- The mask (reference_mask.c) --------------------------------------------------------------------------------- */
+
+/* visible(q, k) of problem.h for one sequence of the step: 1 or 0. k is 0 .. kv_len - 1; q may be negative. */
+int attn_reference_visible(const attn_run_view *view, int64_t seq, int64_t q, int64_t k);
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the buffers that attn_reference_attention() works in. */
+uint64_t attn_reference_attention_bytes(const attn_problem *problem);
+
+void attn_reference_attention(const attn_run_view *view, double *buffers);
+void attn_reference_cache_write(const attn_write_view *view);
+void attn_reference_cache_gather(const attn_gather_view *view);
+attn_status attn_reference_merge(const attn_merge_view *view);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reference_attention.c: one (token, head) row after the other, in double.
+ *
+ * Each row walks its keys twice, recomputing the scores: first for their maximum, then for the weights. So the working
+ * memory does not grow with the length of a sequence. A key that the row does not see is skipped before anything of it
+ * is read; its score is never formed, not even to be multiplied by 0.
+ */
+#include "reference.h"
+
+#include <math.h>
+
+/* One row: where it is, and the buffers that all rows share in turn. */
+typedef struct row {
+  const attn_run_view *view;
+  int64_t seq;
+  int64_t token;
+  int64_t head;
+  int64_t kv_head;
+  int64_t position; /* of the query; may be negative */
+  int64_t kv_len;
+  double *q;     /* [qk size] the query */
+  double *key;   /* [qk size] the key at hand */
+  double *value; /* [v size] the value at hand */
+  double *sum;   /* [v size] weighted sum of the values */
+} row;
+
+/* Where the elements of one K or V row lie. */
+typedef struct elements {
+  const unsigned char *data;
+  int64_t stride;
+  attn_dtype dtype;
+} elements;
+
+uint64_t attn_reference_attention_bytes(const attn_problem *problem) {
+  return 2 * ((uint64_t)problem->qk_head_size + (uint64_t)problem->v_head_size) * sizeof(double);
+}
+
+static elements elements_at(const attn_view *tensor, int64_t first, int64_t head, int64_t element_axis) {
+  elements found = {attn_reference_at1(tensor, first) + head * tensor->stride[element_axis - 1],
+                    tensor->stride[element_axis], tensor->dtype};
+  return found;
+}
+
+/* Find K (want_value 0) or V (1) of a position. 0: it cannot be reached and counts as masked. */
+static int find_elements(const row *r, int64_t k, int want_value, elements *found) {
+  const attn_run_view *view = r->view;
+  if (view->problem->kv_source == ATTN_KV_DIRECT) {
+    *found = elements_at(want_value ? &view->v : &view->k, view->step->kv_start_loc[r->seq] + k, r->kv_head, 2);
+    return 1;
+  }
+  const attn_view *pool = want_value ? &view->v_cache : &view->k_cache;
+  int64_t block_size = view->problem->block_size;
+  int64_t block = attn_reference_block(&view->block_table, pool->shape[0], r->seq, k, block_size);
+  if (block < 0) {
+    return 0;
+  }
+  *found = elements_at(pool, block, r->kv_head, 3);
+  found->data += (k % block_size) * pool->stride[1];
+  return 1;
+}
+
+static double alibi(const row *r, int64_t k) {
+  const attn_run_view *view = r->view;
+  if (view->problem->alibi == ATTN_ALIBI_NONE) {
+    return 0.0;
+  }
+  double slope = attn_reference_load(attn_reference_at1(&view->alibi_slopes, r->head), ATTN_DTYPE_FLOAT32);
+  double distance = (double)(r->position - k);
+  if (view->problem->alibi == ATTN_ALIBI_LINEAR) {
+    return -slope * distance;
+  }
+  return distance >= 0.0 ? -slope * sqrt(distance) : 0.0;
+}
+
+/* The score of key k. 0: the row does not see it, and nothing of it was read. */
+static int score(const row *r, int64_t k, double *s) {
+  const attn_problem *problem = r->view->problem;
+  elements key;
+  double bias = 0.0;
+  if (problem->has_bias) {
+    bias = attn_reference_load(attn_reference_at3(&r->view->bias, r->token, r->head, k), ATTN_DTYPE_FLOAT32);
+    if (isinf(bias) && bias < 0.0) {
+      return 0;
+    }
+  }
+  if (!attn_reference_visible(r->view, r->seq, r->position, k) || !find_elements(r, k, 0, &key)) {
+    return 0;
+  }
+  attn_reference_load_row(r->key, key.data, key.stride, key.dtype, problem->qk_head_size);
+  const double *q_row = r->q;
+  const double *k_row = r->key;
+  double product = 0.0;
+  for (int64_t d = 0; d < problem->qk_head_size; d++) {
+    product += q_row[d] * k_row[d];
+  }
+  double value = (double)problem->scale * product;
+  if (problem->softcap > 0.0f) {
+    value = (double)problem->softcap * tanh(value / (double)problem->softcap);
+  }
+  *s = value + alibi(r, k) + bias;
+  return 1;
+}
+
+/* exp(s - max). A score of -inf weighs nothing, also where it is the largest. */
+static double weight(double s, double max) {
+  return isinf(s) && s < 0.0 ? 0.0 : exp(s - max);
+}
+
+static void add_value(const row *r, int64_t k, double w) {
+  elements value;
+  if (!find_elements(r, k, 1, &value)) {
+    return;
+  }
+  attn_reference_load_row(r->value, value.data, value.stride, value.dtype, r->view->problem->v_head_size);
+  for (int64_t d = 0; d < r->view->problem->v_head_size; d++) {
+    r->sum[d] += w * r->value[d];
+  }
+}
+
+static void store_row(const row *r, double denominator, double lse) {
+  const attn_run_view *view = r->view;
+  const attn_view *out = &view->out;
+  for (int64_t d = 0; d < view->problem->v_head_size; d++) {
+    double value = denominator == 0.0 ? 0.0 : r->sum[d] / denominator;
+    attn_reference_store(attn_reference_at3(out, r->token, r->head, d), out->dtype, value);
+  }
+  if (view->problem->wants_lse) {
+    attn_reference_store(attn_reference_at2(&view->lse, r->token, r->head), ATTN_DTYPE_FLOAT32, lse);
+  }
+}
+
+static void compute_row(const row *r) {
+  const attn_run_view *view = r->view;
+  const attn_problem *problem = view->problem;
+  attn_reference_load_row(r->q, attn_reference_at2(&view->q, r->token, r->head), view->q.stride[2], view->q.dtype,
+                          problem->qk_head_size);
+  double s = 0.0;
+  double max = -INFINITY;
+  for (int64_t k = 0; k < r->kv_len; k++) {
+    if (score(r, k, &s) && s > max) {
+      max = s;
+    }
+  }
+  double total = 0.0;
+  for (int64_t d = 0; d < problem->v_head_size; d++) {
+    r->sum[d] = 0.0;
+  }
+  for (int64_t k = 0; k < r->kv_len; k++) {
+    if (score(r, k, &s)) {
+      double w = weight(s, max);
+      total += w;
+      add_value(r, k, w);
+    }
+  }
+  if (total == 0.0) {
+    store_row(r, 0.0, -INFINITY);
+    return;
+  }
+  double denominator = total;
+  if (problem->has_sinks) {
+    denominator += exp(attn_reference_load(attn_reference_at1(&view->sinks, r->head), ATTN_DTYPE_FLOAT32) - max);
+  }
+  store_row(r, denominator, max + log(total));
+}
+
+void attn_reference_attention(const attn_run_view *view, double *buffers) {
+  const attn_problem *problem = view->problem;
+  const attn_step *step = view->step;
+  int64_t group = problem->num_q_heads / problem->num_kv_heads;
+  row r = {.view = view};
+  r.q = buffers;
+  r.key = r.q + problem->qk_head_size;
+  r.value = r.key + problem->qk_head_size;
+  r.sum = r.value + problem->v_head_size;
+  for (r.seq = 0; r.seq < step->num_seqs; r.seq++) {
+    int64_t begin = step->query_start_loc[r.seq];
+    int64_t end = step->query_start_loc[r.seq + 1];
+    r.kv_len = step->kv_lens[r.seq];
+    for (r.token = begin; r.token < end; r.token++) {
+      r.position = r.kv_len - (end - begin) + (r.token - begin);
+      for (r.head = 0; r.head < problem->num_q_heads; r.head++) {
+        r.kv_head = r.head / group;
+        compute_row(&r);
+      }
+    }
+  }
+}

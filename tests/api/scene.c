@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scene.c: builds, lays out, runs and checks one attention call. Everything is made anew for each scene; what the call
+ * may not touch is filled with 0xFF before and compared after. */
+#include "scene.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "naive.h"
+
+void scene_init(scene *s, int32_t num_q_heads, int32_t num_kv_heads, int32_t d, int32_t dv) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
+  attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
+  memset(s, 0, sizeof *s);
+  s->problem = problem;
+  s->options = options;
+  s->limits = limits;
+  s->problem.num_q_heads = num_q_heads;
+  s->problem.num_kv_heads = num_kv_heads;
+  s->problem.qk_head_size = d;
+  s->problem.v_head_size = dv > 0 ? dv : d;
+  s->problem.block_size = 16;
+  s->problem.scale = attn_softmax_scale(d);
+  s->problem.wants_lse = 1;
+  s->problem.q_dtype = ATTN_DTYPE_FLOAT32;
+  s->problem.out_dtype = ATTN_DTYPE_FLOAT32;
+  s->unused_id = -1;
+  s->extra_columns = 1;
+  s->extra_blocks = 3;
+}
+
+void scene_format(scene *s, attn_format format) {
+  s->problem.q_dtype = format_dtype(format);
+  s->problem.k_format = s->problem.kv_source == ATTN_KV_CACHE ? format : ATTN_FORMAT_AUTO;
+}
+
+static float *random_floats(int64_t count, uint32_t seed) {
+  float *values = malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
+  CHECK(values != NULL, "no memory for %lld floats", (long long)count);
+  for (int64_t i = 0; i < count; i++) {
+    values[i] = random_normal(&seed);
+  }
+  return values;
+}
+
+void scene_seqs(scene *s, int32_t num_seqs, const int32_t *q_len, const int32_t *kv_len) {
+  const attn_problem *p = &s->problem;
+  CHECK(num_seqs <= SCENE_SEQS, "too many sequences for a scene");
+  s->num_seqs = num_seqs;
+  for (int32_t i = 0; i < num_seqs; i++) {
+    s->q_len[i] = q_len[i];
+    s->kv_len[i] = kv_len[i];
+    s->lens[i] = kv_len[i];
+    s->starts[i + 1] = s->starts[i] + q_len[i];
+    s->kv_starts[i + 1] = s->kv_starts[i] + kv_len[i];
+    s->k[i] = random_floats((int64_t)kv_len[i] * p->num_kv_heads * p->qk_head_size, 1000 + (uint32_t)i);
+    s->v[i] = random_floats((int64_t)kv_len[i] * p->num_kv_heads * p->v_head_size, 2000 + (uint32_t)i);
+  }
+  s->tokens = s->starts[num_seqs];
+  s->q = random_floats(s->tokens * p->num_q_heads * p->qk_head_size, 1);
+}
+
+void scene_one(scene *s, int32_t q_len, int32_t kv_len) {
+  scene_seqs(s, 1, &q_len, &kv_len);
+}
+
+void scene_alibi(scene *s, attn_alibi form) {
+  s->problem.alibi = form;
+  s->slopes = random_floats(s->problem.num_q_heads, 3);
+  for (int32_t i = 0; i < s->problem.num_q_heads; i++) {
+    s->slopes[i] = fabsf(s->slopes[i]);
+  }
+}
+
+void scene_sinks(scene *s, float value) {
+  s->problem.has_sinks = 1;
+  s->sinks = random_floats(s->problem.num_q_heads, 4);
+  fill_floats(s->sinks, s->problem.num_q_heads, value);
+}
+
+void scene_bias(scene *s, int32_t heads) {
+  s->problem.has_bias = 1;
+  s->bias_heads = heads;
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    s->bias_keys = s->kv_len[i] > s->bias_keys ? s->kv_len[i] : s->bias_keys;
+  }
+  s->bias = random_floats(s->tokens * heads * s->bias_keys, 5);
+}
+
+static int32_t *copy_ints(const int32_t *values, int64_t count) {
+  int32_t *copy = calloc((size_t)count + 1, sizeof *copy);
+  CHECK(copy != NULL, "no memory");
+  memcpy(copy, values, (size_t)count * sizeof *copy);
+  return copy;
+}
+
+void scene_ranges(scene *s, int32_t per_seq, const int32_t *ranges) {
+  s->problem.has_prefix_ranges = 1;
+  s->num_ranges = per_seq;
+  s->ranges = copy_ints(ranges, (int64_t)s->num_seqs * per_seq * 2);
+}
+
+void scene_causal(scene *s, const int32_t *causal) {
+  s->problem.has_causal_per_seq = 1;
+  s->causal = copy_ints(causal, s->num_seqs);
+}
+
+float *scene_q(scene *s, int64_t token, int32_t head) {
+  return s->q + (token * s->problem.num_q_heads + head) * s->problem.qk_head_size;
+}
+
+float *scene_k(scene *s, int32_t seq, int32_t position, int32_t kv_head) {
+  return s->k[seq] + ((int64_t)position * s->problem.num_kv_heads + kv_head) * s->problem.qk_head_size;
+}
+
+float *scene_v(scene *s, int32_t seq, int32_t position, int32_t kv_head) {
+  return s->v[seq] + ((int64_t)position * s->problem.num_kv_heads + kv_head) * s->problem.v_head_size;
+}
+
+float *scene_out(scene *s, int64_t token, int32_t head) {
+  return s->out + (token * s->problem.num_q_heads + head) * s->problem.v_head_size;
+}
+
+float *scene_lse(scene *s, int64_t token, int32_t head) {
+  return s->lse + token * s->problem.num_q_heads + head;
+}
+
+void fill_floats(float *values, int64_t count, float value) {
+  for (int64_t i = 0; i < count; i++) {
+    values[i] = value;
+  }
+}
+
+int64_t scene_out_count(const scene *s) {
+  return s->tokens * s->problem.num_q_heads * s->problem.v_head_size;
+}
+
+int64_t scene_lse_count(const scene *s) {
+  return s->tokens * s->problem.num_q_heads;
+}
+
+/* ---- Storage */
+
+static int32_t block_size_of(const scene *s) {
+  return s->block_size > 0 ? s->block_size : s->problem.block_size;
+}
+
+static int32_t blocks_of(const scene *s, int32_t seq) {
+  return (int32_t)(((int64_t)s->kv_len[seq] + block_size_of(s) - 1) / block_size_of(s));
+}
+
+static void round_all(float *values, int64_t count, attn_dtype dtype) {
+  for (int64_t i = 0; i < count; i++) {
+    values[i] = rounded(dtype, values[i]);
+  }
+}
+
+static attn_dtype kv_type(const scene *s, int is_v) {
+  const attn_problem *p = &s->problem;
+  attn_format format = is_v && p->v_format != ATTN_FORMAT_AUTO ? p->v_format : p->k_format;
+  if (p->kv_source == ATTN_KV_DIRECT) {
+    return p->kv_dtype != ATTN_DTYPE_DEFAULT ? p->kv_dtype : p->q_dtype;
+  }
+  return format != ATTN_FORMAT_AUTO ? format_dtype(format) : p->q_dtype;
+}
+
+static void store_q(scene *s) {
+  const attn_problem *p = &s->problem;
+  int64_t rows = s->tokens + s->spare_rows;
+  int64_t stride = s->q_stride > 0 ? s->q_stride : p->qk_head_size;
+  int64_t out_stride = s->q_stride > 0 ? s->q_stride : p->v_head_size;
+  round_all(s->q, s->tokens * p->num_q_heads * p->qk_head_size, p->q_dtype);
+  s->q_data = guard_make((size_t)(rows * p->num_q_heads * stride) * attn_dtype_bytes(p->q_dtype));
+  for (int64_t i = 0; i < s->tokens * p->num_q_heads; i++) {
+    for (int64_t d = 0; d < p->qk_head_size; d++) {
+      store_element(s->q_data.data, p->q_dtype, i * stride + d, s->q[i * p->qk_head_size + d]);
+    }
+  }
+  tensor_3(&s->t_q, s->q_data.data, p->q_dtype, rows, p->num_q_heads, p->qk_head_size);
+  s->t_q.strides[1] = stride;
+  s->t_q.strides[0] = stride * p->num_q_heads;
+  s->out_data = guard_make((size_t)(rows * p->num_q_heads * out_stride) * attn_dtype_bytes(p->out_dtype));
+  tensor_3(&s->t_out, s->out_data.data, p->out_dtype, rows, p->num_q_heads, p->v_head_size);
+  s->t_out.strides[1] = out_stride;
+  s->t_out.strides[0] = out_stride * p->num_q_heads;
+  s->lse_data = guard_make((size_t)(rows * p->num_q_heads) * sizeof(float));
+  tensor_2(&s->t_lse, s->lse_data.data, ATTN_DTYPE_FLOAT32, rows, p->num_q_heads);
+  if (s->lse_transposed) {
+    s->t_lse.strides[0] = 1;
+    s->t_lse.strides[1] = rows;
+  }
+  s->out = random_floats(scene_out_count(s), 9);
+  s->lse = random_floats(scene_lse_count(s), 9);
+}
+
+static void poison_pool(const scene *s, guarded *pool, attn_dtype dtype) {
+  uint32_t state = 77;
+  int64_t count = (int64_t)(pool->bytes / attn_dtype_bytes(dtype));
+  for (int64_t i = 0; s->poison != SCENE_NAN && i < count; i++) {
+    store_element(pool->data, dtype, i, s->poison == SCENE_INF ? INFINITY : random_normal(&state));
+  }
+}
+
+/* A pool tensor over memory, in the problem's layout; the block stride is in elements. */
+static void pool_tensor(const scene *s, tensor *t, void *data, attn_dtype dtype, int64_t num_blocks, int64_t row,
+                        int64_t block_stride) {
+  const attn_problem *p = &s->problem;
+  if (p->layout == ATTN_LAYOUT_HND) {
+    tensor_4(t, data, dtype, num_blocks, p->num_kv_heads, block_size_of(s), row);
+  } else {
+    tensor_4(t, data, dtype, num_blocks, block_size_of(s), p->num_kv_heads, row);
+  }
+  t->strides[0] = block_stride;
+}
+
+/* The block ids of all sequences in order, distinct; returns the number of blocks of the pool. */
+static int64_t place_blocks(const scene *s, int32_t *ids, int64_t wanted) {
+  int64_t num_blocks = wanted + s->extra_blocks;
+  if (s->fixed_blocks != NULL) {
+    for (int64_t i = 0; i < wanted; i++) {
+      ids[i] = s->fixed_blocks[i];
+      num_blocks = ids[i] + 1 + s->extra_blocks > num_blocks ? ids[i] + 1 + s->extra_blocks : num_blocks;
+    }
+    return num_blocks;
+  }
+  int32_t *order = calloc((size_t)num_blocks + 1, sizeof *order);
+  uint32_t state = s->placement * 7919u + 13u;
+  CHECK(order != NULL, "no memory");
+  for (int64_t i = 0; i < num_blocks; i++) {
+    order[i] = (int32_t)i;
+  }
+  for (int64_t i = num_blocks - 1; i > 0; i--) {
+    int64_t j = (int64_t)(random_bits(&state) % (uint32_t)(i + 1));
+    int32_t swap = order[i];
+    order[i] = order[j];
+    order[j] = swap;
+  }
+  memcpy(ids, order, (size_t)wanted * sizeof *ids);
+  free(order);
+  return num_blocks;
+}
+
+static void store_positions(scene *s, int32_t seq, const int32_t *ids, const tensor *t, attn_dtype dtype,
+                            const float *values, int32_t row) {
+  int hnd = s->problem.layout == ATTN_LAYOUT_HND;
+  for (int32_t pos = 0; pos < s->kv_len[seq]; pos++) {
+    for (int32_t g = 0; g < s->problem.num_kv_heads; g++) {
+      int64_t at = ids[pos / block_size_of(s)] * t->strides[0] + pos % block_size_of(s) * t->strides[hnd ? 2 : 1] +
+                   g * t->strides[hnd ? 1 : 2];
+      for (int32_t d = 0; d < row; d++) {
+        store_element(t->t.data, dtype, at + d, values[((int64_t)pos * s->problem.num_kv_heads + g) * row + d]);
+      }
+    }
+  }
+}
+
+static void store_pools(scene *s, int64_t num_blocks) {
+  const attn_problem *p = &s->problem;
+  int64_t k_block = (int64_t)block_size_of(s) * p->num_kv_heads * p->qk_head_size;
+  int64_t v_block = (int64_t)block_size_of(s) * p->num_kv_heads * p->v_head_size;
+  attn_dtype k_type = kv_type(s, 0);
+  attn_dtype v_type = kv_type(s, 1);
+  if (s->interleaved) {
+    s->k_data = guard_make((size_t)(num_blocks * (k_block + v_block)) * attn_dtype_bytes(k_type));
+    poison_pool(s, &s->k_data, k_type);
+    unsigned char *v_first = s->k_data.data + (size_t)k_block * attn_dtype_bytes(k_type);
+    pool_tensor(s, &s->t_k, s->k_data.data, k_type, num_blocks, p->qk_head_size, k_block + v_block);
+    pool_tensor(s, &s->t_v, v_first, v_type, num_blocks, p->v_head_size, k_block + v_block);
+    return;
+  }
+  s->k_data = guard_make((size_t)(num_blocks * k_block) * attn_dtype_bytes(k_type));
+  s->v_data = guard_make((size_t)(num_blocks * v_block) * attn_dtype_bytes(v_type));
+  poison_pool(s, &s->k_data, k_type);
+  poison_pool(s, &s->v_data, v_type);
+  pool_tensor(s, &s->t_k, s->k_data.data, k_type, num_blocks, p->qk_head_size, k_block);
+  pool_tensor(s, &s->t_v, s->v_data.data, v_type, num_blocks, p->v_head_size, v_block);
+}
+
+static void store_cache(scene *s) {
+  int64_t wanted = 0;
+  int32_t width = 0;
+  int64_t first = 0;
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    wanted += blocks_of(s, i);
+    width = blocks_of(s, i) > width ? blocks_of(s, i) : width;
+  }
+  int32_t *ids = calloc((size_t)wanted + 1, sizeof *ids);
+  CHECK(ids != NULL, "no memory");
+  store_pools(s, place_blocks(s, ids, wanted));
+  width += s->extra_columns;
+  s->table_data = guard_make((size_t)s->num_seqs * (size_t)width * sizeof(int32_t));
+  int32_t *table = (int32_t *)(void *)s->table_data.data;
+  tensor_2(&s->t_table, table, ATTN_DTYPE_INT32, s->num_seqs, width);
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    for (int32_t c = 0; c < width; c++) {
+      table[(int64_t)i * width + c] = c < blocks_of(s, i) ? ids[first + c] : s->unused_id;
+    }
+    store_positions(s, i, ids + first, &s->t_k, kv_type(s, 0), s->k[i], s->problem.qk_head_size);
+    store_positions(s, i, ids + first, &s->t_v, kv_type(s, 1), s->v[i], s->problem.v_head_size);
+    first += blocks_of(s, i);
+  }
+  free(ids);
+  s->args.k_cache = &s->t_k.t;
+  s->args.v_cache = &s->t_v.t;
+  s->args.block_table = &s->t_table.t;
+  tensor_1(&s->t_lens, s->lens, ATTN_DTYPE_INT32, s->num_seqs);
+  s->batch.seq_lens = &s->t_lens.t;
+}
+
+static void store_direct(scene *s) {
+  const attn_problem *p = &s->problem;
+  int64_t rows = s->kv_starts[s->num_seqs];
+  attn_dtype dtype = kv_type(s, 0);
+  s->k_data = guard_make((size_t)(rows * p->num_kv_heads * p->qk_head_size) * attn_dtype_bytes(dtype));
+  s->v_data = guard_make((size_t)(rows * p->num_kv_heads * p->v_head_size) * attn_dtype_bytes(dtype));
+  tensor_3(&s->t_k, s->k_data.data, dtype, rows, p->num_kv_heads, p->qk_head_size);
+  tensor_3(&s->t_v, s->v_data.data, dtype, rows, p->num_kv_heads, p->v_head_size);
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    for (int64_t j = 0; j < (int64_t)s->kv_len[i] * p->num_kv_heads * p->qk_head_size; j++) {
+      store_element(s->k_data.data, dtype, s->kv_starts[i] * s->t_k.strides[0] + j, s->k[i][j]);
+    }
+    for (int64_t j = 0; j < (int64_t)s->kv_len[i] * p->num_kv_heads * p->v_head_size; j++) {
+      store_element(s->v_data.data, dtype, s->kv_starts[i] * s->t_v.strides[0] + j, s->v[i][j]);
+    }
+    if (s->q_len[i] != s->kv_len[i]) {
+      s->batch.kv_start_loc = &s->t_kv_starts.t;
+    }
+  }
+  tensor_1(&s->t_kv_starts, s->kv_starts, ATTN_DTYPE_INT32, s->num_seqs + 1);
+  s->args.k = &s->t_k.t;
+  s->args.v = &s->t_v.t;
+}
+
+static void store_extras(scene *s) {
+  int32_t heads = s->problem.num_q_heads;
+  if (s->slopes != NULL) {
+    tensor_1(&s->t_slopes, s->slopes, ATTN_DTYPE_FLOAT32, heads);
+    s->args.alibi_slopes = &s->t_slopes.t;
+  }
+  if (s->sinks != NULL) {
+    tensor_1(&s->t_sinks, s->sinks, ATTN_DTYPE_FLOAT32, heads);
+    s->args.sinks = &s->t_sinks.t;
+  }
+  if (s->bias != NULL) {
+    tensor_3(&s->t_bias, s->bias, ATTN_DTYPE_FLOAT32, s->tokens, s->bias_heads, s->bias_keys);
+    s->args.bias = &s->t_bias.t;
+  }
+  if (s->ranges != NULL) {
+    tensor_3(&s->t_ranges, s->ranges, ATTN_DTYPE_INT32, s->num_seqs, s->num_ranges, 2);
+    s->args.prefix_ranges = &s->t_ranges.t;
+  }
+  if (s->causal != NULL) {
+    tensor_1(&s->t_causal, s->causal, ATTN_DTYPE_INT32, s->num_seqs);
+    s->args.causal_per_seq = &s->t_causal.t;
+  }
+}
+
+void scene_store(scene *s) {
+  attn_run_args args = ATTN_RUN_INIT;
+  attn_batch batch = ATTN_BATCH_INIT;
+  const attn_problem *p = &s->problem;
+  s->args = args;
+  s->batch = batch;
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    round_all(s->k[i], (int64_t)s->kv_len[i] * p->num_kv_heads * p->qk_head_size, kv_type(s, 0));
+    round_all(s->v[i], (int64_t)s->kv_len[i] * p->num_kv_heads * p->v_head_size, kv_type(s, 1));
+  }
+  store_q(s);
+  if (p->kv_source == ATTN_KV_CACHE) {
+    store_cache(s);
+  } else {
+    store_direct(s);
+  }
+  store_extras(s);
+  tensor_1(&s->t_starts, s->starts, ATTN_DTYPE_INT32, s->num_seqs + 1);
+  s->batch.query_start_loc = &s->t_starts.t;
+  s->args.q = &s->t_q.t;
+  s->args.out = &s->t_out.t;
+  s->args.lse = p->wants_lse ? &s->t_lse.t : NULL;
+}
+
+/* ---- Running */
+
+void scene_open(scene *s, const char *backend) {
+  attn_plan_limits limits = s->limits;
+  attn_plan_options options = s->options;
+  attn_plan_info info = ATTN_PLAN_INFO_INIT;
+  int64_t longest = 1;
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    longest = s->kv_len[i] > longest ? s->kv_len[i] : longest;
+  }
+  limits.max_seqs = limits.max_seqs > 0 ? limits.max_seqs : (s->num_seqs > 0 ? s->num_seqs : 1);
+  limits.max_tokens = limits.max_tokens > 0 ? limits.max_tokens : (s->tokens > 0 ? s->tokens : 1);
+  limits.max_kv_len = limits.max_kv_len > 0 ? limits.max_kv_len : longest;
+  options.backend = backend;
+  s->context = open_context(s->num_threads > 0 ? s->num_threads : 1);
+  EXPECT_OK(attn_plan_create(s->context, &s->problem, &limits, &options, &s->plan, &why));
+  s->plan_info = info;
+  EXPECT_OK(attn_plan_get_info(s->plan, &s->plan_info, &why));
+  s->workspace = workspace_make(s->plan, &s->workspace_data);
+}
+
+attn_status scene_schedule(scene *s, attn_message *message) {
+  attn_schedule_info info = ATTN_SCHEDULE_INFO_INIT;
+  memset(s->workspace.data, 0xFF, s->workspace.bytes);
+  attn_status status = attn_plan_schedule(s->plan, &s->batch, &s->workspace, message);
+  s->schedule_info = info;
+  if (status == ATTN_OK) {
+    status = attn_schedule_get_info(s->plan, &s->workspace, &s->schedule_info, message);
+  }
+  return status;
+}
+
+/* Read the results back, and prove that nothing else in the output memory changed. */
+static void decode_outputs(scene *s) {
+  const attn_problem *p = &s->problem;
+  int64_t written = 0;
+  int64_t heads = p->num_q_heads;
+  size_t element = attn_dtype_bytes(p->out_dtype);
+  for (int64_t t = 0; t < s->tokens; t++) {
+    for (int64_t h = 0; h < heads; h++) {
+      int64_t at = t * s->t_out.strides[0] + h * s->t_out.strides[1];
+      for (int64_t d = 0; d < p->v_head_size; d++) {
+        s->out[written++] = load_element(s->out_data.data, p->out_dtype, at + d);
+      }
+      const unsigned char *gap = s->out_data.data + (size_t)(at + p->v_head_size) * element;
+      size_t gap_bytes = (size_t)(s->t_out.strides[1] - p->v_head_size) * element;
+      CHECK(all_bytes(gap, gap_bytes, 0xFF), "bytes between the rows of out changed");
+      s->lse[t * heads + h] =
+          load_element(s->lse_data.data, ATTN_DTYPE_FLOAT32, t * s->t_lse.strides[0] + h * s->t_lse.strides[1]);
+    }
+  }
+  size_t used = (size_t)(s->tokens * s->t_out.strides[0]) * element;
+  CHECK(all_bytes(s->out_data.data + used, s->out_data.bytes - used, 0xFF), "rows of out beyond the batch changed");
+  used = (size_t)(s->tokens * heads) * sizeof(float);
+  CHECK(s->lse_transposed || all_bytes(s->lse_data.data + used, s->lse_data.bytes - used, 0xFF),
+        "rows of lse beyond the batch changed");
+}
+
+attn_status scene_step(scene *s, attn_message *message) {
+  memset(s->out_data.data, 0xFF, s->out_data.bytes);
+  memset(s->lse_data.data, 0xFF, s->lse_data.bytes);
+  attn_status status = scene_schedule(s, message);
+  if (status == ATTN_OK) {
+    status = attn_run(s->plan, &s->args, &s->workspace, message);
+  }
+  if (status == ATTN_OK) {
+    decode_outputs(s);
+  } else {
+    CHECK(all_bytes(s->out_data.data, s->out_data.bytes, 0xFF), "a failing call wrote into out");
+    CHECK(all_bytes(s->lse_data.data, s->lse_data.bytes, 0xFF), "a failing call wrote into lse");
+  }
+  return status;
+}
+
+void scene_close(scene *s) {
+  attn_plan_destroy(s->plan);
+  attn_context_destroy(s->context);
+  s->plan = NULL;
+  s->context = NULL;
+  guard_free(&s->workspace_data);
+}
+
+void scene_run(scene *s, const char *backend) {
+  scene_open(s, backend);
+  EXPECT_OK(scene_step(s, &why));
+  scene_close(s);
+}
+
+void scene_check(scene *s) {
+  naive_row *answer = malloc(sizeof *answer);
+  int64_t step = s->check_step > 0 ? s->check_step : 1;
+  CHECK(answer != NULL, "no memory");
+  for (int32_t seq = 0; seq < s->num_seqs; seq++) {
+    for (int32_t row = 0; row < s->q_len[seq]; row++) {
+      int64_t token = s->starts[seq] + row;
+      for (int32_t h = 0; (row % step == 0 || row == s->q_len[seq] - 1) && h < s->problem.num_q_heads; h++) {
+        char where[64];
+        snprintf(where, sizeof where, "sequence %d row %d head %d", seq, row, h);
+        naive_attention(s, seq, row, h, answer);
+        naive_compare(s, seq, answer, scene_out(s, token, h), *scene_lse(s, token, h), where);
+      }
+    }
+  }
+  free(answer);
+}
+
+void scene_free(scene *s) {
+  for (int32_t i = 0; i < s->num_seqs; i++) {
+    free(s->k[i]);
+    free(s->v[i]);
+  }
+  free(s->q);
+  free(s->slopes);
+  free(s->sinks);
+  free(s->bias);
+  free(s->ranges);
+  free(s->causal);
+  free(s->out);
+  free(s->lse);
+  guard_free(&s->q_data);
+  guard_free(&s->k_data);
+  guard_free(&s->v_data);
+  guard_free(&s->table_data);
+  guard_free(&s->out_data);
+  guard_free(&s->lse_data);
+  memset(s, 0, sizeof *s);
+}
+
+void scene_prove(scene *s, const char *backend) {
+  scene_store(s);
+  scene_run(s, backend);
+  scene_check(s);
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_case.h: one case, drawn from (seed, index): its options, its sizes, and the environment that runs it. */
+#ifndef ATTN_CHECK_CASE_H
+#define ATTN_CHECK_CASE_H
+
+#include <stdint.h>
+
+#include "attn/attn.h"
+#include "check_memory.h"
+#include "check_options.h"
+#include "check_rng.h"
+
+#define CHECK_MAX_SEQS 6
+#define CHECK_MAX_BACKENDS 8
+#define CHECK_FAILURE_BYTES 512
+
+typedef struct check_seq {
+  int32_t q_len;
+  int32_t kv_len;  /* gather: seq_len */
+  int32_t start;   /* gather: first position gathered */
+  int64_t q_start; /* first token */
+  int64_t k_start; /* first row of the logical keys */
+} check_seq;
+
+typedef struct check_case {
+  uint64_t seed;
+  uint64_t index;
+  check_choice choice;
+  int32_t op; /* CHECK_ATTENTION ... CHECK_MERGE */
+  int32_t num_seqs;
+  check_seq seqs[CHECK_MAX_SEQS];
+  int64_t tokens;    /* query tokens; write: rows; gather: rows gathered; merge: rows */
+  int64_t keys;      /* logical keys of all sequences */
+  int32_t max_kv;
+  int32_t kv_heads;
+  int32_t group;
+  int32_t q_heads;
+  int32_t size;
+  int32_t v_size;
+  int32_t block_size;
+  attn_dtype k_type;
+  attn_dtype v_type;
+  int64_t slots;     /* write */
+  check_rng rng;     /* for everything drawn after the sizes */
+} check_case;
+
+/* Draw case `index` of `seed`. The same answer always. */
+void check_case_draw(check_case *c, uint64_t seed, uint64_t index);
+
+static inline int32_t check_is(const check_case *c, check_option option, int32_t number) {
+  return check_number(&c->choice, option) == number;
+}
+
+static inline int check_paged(const check_case *c) {
+  return c->op == CHECK_ATTENTION || c->op == CHECK_CROSS_CACHE;
+}
+
+/* Worst fractions of the contract's bounds that a backend came to. */
+typedef struct check_worst {
+  double out;
+  double lse;
+  double merge_out;
+  double merge_lse;
+} check_worst;
+
+/* What a worker has: contexts that live as long as it does, the backends under test, the current case's failure. */
+typedef struct check_env {
+  int num_backends;
+  const char *backends[CHECK_MAX_BACKENDS];
+  int32_t max_threads;
+  attn_context *contexts[4]; /* by CHECK_THREADS_ONE ... */
+  attn_context *other;       /* another number of threads, for batch invariance */
+  check_worst worst[CHECK_MAX_BACKENDS];
+  int backend; /* index of the one that runs */
+  char failure[CHECK_FAILURE_BYTES];
+} check_env;
+
+/* Record the first failure of the case; always returns 0. */
+int check_fail(check_env *env, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* The context of a threads option, made at its first use; NULL (and a failure) when it cannot be made. */
+attn_context *check_context(check_env *env, int32_t threads);
+
+/* Give everything back. */
+void check_env_end(check_env *env);
+
+/* Run the case on every backend: 1 passed, 0 failed with env->failure set. */
+int check_run_case(check_env *env, const check_case *c);
+
+/* The operations of check_run_case(). */
+int check_run_attention(check_env *env, check_case *c, check_arena *arena);
+int check_run_write(check_env *env, check_case *c, check_arena *arena);
+int check_run_gather(check_env *env, check_case *c, check_arena *arena);
+int check_run_merge(check_env *env, check_case *c, check_arena *arena);
+
+/* A refused call: the status has to be the one expected, with a one-line message. */
+int check_refused(check_env *env, const char *what, attn_status status, attn_status expected,
+                  const attn_message *message);
+
+#endif

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_options.c: the option table, the pairs that exclude each other, drawing and counting.
+ *
+ * An option applies to the operations of its mask; where it does not apply its pairs with those operations cannot be drawn.
+ * Weights keep every value likely enough that each pair is drawn at least 20 times in 20,000 cases.
+ */
+#include "check_options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn/tensor.h"
+
+typedef struct option_value {
+  const char *name;
+  int32_t number;
+  int32_t weight;
+} option_value;
+
+typedef struct option_row {
+  check_option option;
+  const char *name;
+  unsigned ops;
+  option_value values[CHECK_VALUES_MAX + 1]; /* ends at name NULL */
+} option_row;
+
+#define OP_BIT(op) (1u << (op))
+#define PAGED (OP_BIT(CHECK_ATTENTION) | OP_BIT(CHECK_CROSS_CACHE))
+#define ATTEND (PAGED | OP_BIT(CHECK_ENCODER) | OP_BIT(CHECK_CROSS))
+#define WRITES OP_BIT(CHECK_WRITE)
+#define GATHERS OP_BIT(CHECK_GATHER)
+#define MERGES OP_BIT(CHECK_MERGE)
+#define POOLED (PAGED | WRITES | GATHERS)
+#define EVERY (ATTEND | WRITES | GATHERS | MERGES)
+
+/* clang-format off */
+static const option_row table[CHECK_OPTION_COUNT] = {
+  {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 32}, {"encoder", CHECK_ENCODER, 9},
+    {"cross", CHECK_CROSS, 9}, {"cross_cache", CHECK_CROSS_CACHE, 11}, {"cache_write", CHECK_WRITE, 12},
+    {"cache_gather", CHECK_GATHER, 11}, {"merge", CHECK_MERGE, 16}}},
+  {CHECK_EXPECT, "expect", EVERY, {{"valid", CHECK_VALID, 88}, {"refused", CHECK_REFUSED, 12}}},
+  {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 34},
+    {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
+  {CHECK_OUT_TYPE, "out_type", ATTEND | GATHERS | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 40},
+    {"float16", ATTN_DTYPE_FLOAT16, 30}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 30}}},
+  {CHECK_K_FORMAT, "k_format", ATTEND | WRITES | GATHERS, {{"float32", ATTN_DTYPE_FLOAT32, 34},
+    {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
+  {CHECK_V_FORMAT, "v_format", POOLED, {{"as_k", CHECK_FORMAT_SAME, 49}, {"float32", ATTN_DTYPE_FLOAT32, 17},
+    {"float16", ATTN_DTYPE_FLOAT16, 17}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 17}}},
+  {CHECK_LAYOUT, "layout", POOLED, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
+  {CHECK_BLOCK_SIZE, "block_size", POOLED, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
+    {"32", 32, 10}, {"48", 48, 9}, {"64", 64, 10}, {"100", 100, 9}, {"128", 128, 9}}},
+  {CHECK_SIZE, "size", EVERY, {{"1", 1, 6}, {"3", 3, 6}, {"7", 7, 6}, {"8", 8, 6}, {"16", 16, 6}, {"17", 17, 6},
+    {"32", 32, 6}, {"40", 40, 6}, {"64", 64, 7}, {"72", 72, 7}, {"80", 80, 7}, {"96", 96, 7}, {"128", 128, 8},
+    {"192", 192, 8}, {"256", 256, 8}}},
+  {CHECK_V_SIZE, "v_size", ATTEND | WRITES | GATHERS, {{"same", CHECK_V_SAME, 60}, {"smaller", CHECK_V_SMALLER, 20},
+    {"larger", CHECK_V_LARGER, 20}}},
+  {CHECK_KV_HEADS, "kv_heads", EVERY, {{"1", 1, 26}, {"2", 2, 24}, {"3", 3, 18}, {"4", 4, 17}, {"6", 6, 15}}},
+  {CHECK_GROUP, "group", ATTEND, {{"1", 1, 20}, {"2", 2, 16}, {"3", 3, 13}, {"4", 4, 14}, {"5", 5, 12}, {"7", 7, 12},
+    {"8", 8, 13}}},
+  {CHECK_CAUSAL, "causal", ATTEND, {{"on", CHECK_CAUSAL_ON, 50}, {"off", CHECK_CAUSAL_OFF, 25},
+    {"per_sequence", CHECK_CAUSAL_PER_SEQ, 25}}},
+  {CHECK_WINDOW, "window", ATTEND, {{"none", CHECK_WINDOW_NONE, 45}, {"left", CHECK_WINDOW_LEFT, 18},
+    {"right", CHECK_WINDOW_RIGHT, 12}, {"both", CHECK_WINDOW_BOTH, 15}, {"narrow", CHECK_WINDOW_NARROW, 10}}},
+  {CHECK_CHUNK, "chunk", ATTEND, {{"off", CHECK_CHUNK_OFF, 66}, {"own", CHECK_CHUNK_OWN, 16},
+    {"lookback", CHECK_CHUNK_LOOKBACK, 18}}},
+  {CHECK_SOFTCAP, "softcap", ATTEND, {{"off", 0, 65}, {"on", 1, 35}}},
+  {CHECK_ALIBI, "alibi", ATTEND, {{"none", 0, 60}, {"linear", 1, 22}, {"sqrt", 2, 18}}},
+  {CHECK_SINKS, "sinks", ATTEND | MERGES, {{"none", CHECK_SINKS_NONE, 60}, {"all", CHECK_SINKS_ALL, 22},
+    {"some", CHECK_SINKS_SOME, 18}}},
+  {CHECK_BIAS, "bias", ATTEND, {{"none", CHECK_BIAS_NONE, 60}, {"heads", CHECK_BIAS_HEADS, 14},
+    {"shared", CHECK_BIAS_SHARED, 13}, {"hiding", CHECK_BIAS_HIDING, 13}}},
+  {CHECK_PREFIX, "prefix", ATTEND, {{"none", CHECK_PREFIX_NONE, 64}, {"ranges", CHECK_PREFIX_RANGES, 18},
+    {"clamped", CHECK_PREFIX_CLAMPED, 18}}},
+  {CHECK_LSE, "lse", ATTEND | MERGES, {{"given", 1, 65}, {"absent", 0, 35}}},
+  {CHECK_INVARIANT, "batch_invariant", ATTEND, {{"off", 0, 70}, {"on", 1, 30}}},
+  {CHECK_SPLITS, "splits", ATTEND, {{"auto", 0, 20}, {"1", 1, 10}, {"2", 2, 12}, {"3", 3, 12}, {"5", 5, 12},
+    {"16", 16, 12}, {"161", 161, 11}, {"256", 256, 11}}},
+  {CHECK_THREADS, "threads", EVERY, {{"one", CHECK_THREADS_ONE, 40}, {"two", CHECK_THREADS_TWO, 22},
+    {"more", CHECK_THREADS_MORE, 20}, {"executor", CHECK_THREADS_EXECUTOR, 18}}},
+  {CHECK_CHECKED, "mode", POOLED, {{"checked", 0, 65}, {"unchecked", 1, 35}}},
+  {CHECK_VALUES, "values", ATTEND, {{"normal", CHECK_NORMAL, 18}, {"std_100", CHECK_STD_100, 8},
+    {"equal_scores", CHECK_EQUAL_SCORES, 7}, {"constant_rows", CHECK_CONSTANT_ROWS, 7},
+    {"dominant_key", CHECK_DOMINANT_KEY, 8}, {"large_logits", CHECK_LARGE_LOGITS, 8}, {"rising", CHECK_RISING, 8},
+    {"subnormal", CHECK_SUBNORMAL, 7}, {"near_60000", CHECK_NEAR_60000, 7}, {"sparse", CHECK_SPARSE, 7},
+    {"mixed_scales", CHECK_MIXED_SCALES, 8}, {"nan_row", CHECK_NAN_ROW, 7}}},
+  {CHECK_STRIDE, "strides", EVERY, {{"compact", CHECK_COMPACT, 30}, {"padded_rows", CHECK_PADDED_ROWS, 14},
+    {"padded_tokens", CHECK_PADDED_TOKENS, 14}, {"transposed_heads", CHECK_TRANSPOSED_HEADS, 14},
+    {"gapped_elements", CHECK_GAPPED_ELEMENTS, 14}, {"byte_offset", CHECK_BYTE_OFFSET, 14}}},
+  {CHECK_POOL, "pool", POOLED, {{"compact", CHECK_COMPACT, 30}, {"padded_blocks", CHECK_PADDED_BLOCKS, 18},
+    {"padded_rows", CHECK_PADDED_ROWS, 16}, {"gapped_elements", CHECK_GAPPED_ELEMENTS, 10},
+    {"interleaved", CHECK_INTERLEAVED, 16}, {"huge_blocks", CHECK_HUGE_BLOCKS, 10}}},
+  {CHECK_Q_LEN, "q_len", ATTEND, {{"0", CHECK_Q_ZERO, 8}, {"1", CHECK_Q_ONE, 26}, {"2", CHECK_Q_TWO, 14},
+    {"few", CHECK_Q_FEW, 18}, {"edge", CHECK_Q_EDGE, 16}, {"many", CHECK_Q_MANY, 18}}},
+  {CHECK_KV_LEN, "kv_len", ATTEND, {{"0", CHECK_KV_ZERO, 6}, {"1", CHECK_KV_ONE, 6}, {"equal", CHECK_KV_EQUAL, 13},
+    {"few", CHECK_KV_FEW, 10}, {"block_edge", CHECK_KV_BLOCK_EDGE, 16}, {"tile_edge", CHECK_KV_TILE_EDGE, 16},
+    {"hundreds", CHECK_KV_HUNDREDS, 20}, {"long", CHECK_KV_LONG, 13}}},
+  {CHECK_SEQS, "sequences", ATTEND | GATHERS, {{"1", 1, 34}, {"2", 2, 26}, {"3", 3, 20}, {"4_to_6", 4, 20}}},
+  {CHECK_EMPTIES, "empty_sequences", ATTEND | GATHERS, {{"none", 0, 66}, {"some", 1, 34}}},
+  {CHECK_TABLE, "table", PAGED | GATHERS, {{"exact", 0, 50}, {"surplus", 1, 50}}},
+  {CHECK_TRAILING, "trailing_tokens", ATTEND, {{"none", 0, 60}, {"some", 1, 40}}},
+  {CHECK_GUARD, "guard", EVERY, {{"after", 0, 65}, {"before", 1, 35}}},
+  {CHECK_PARTS, "parts", MERGES, {{"1", 1, 18}, {"2", 2, 22}, {"3", 3, 20}, {"5", 5, 20}, {"17", 17, 20}}},
+  {CHECK_LSES, "part_lse", MERGES, {{"near", CHECK_LSES_NEAR, 20}, {"far", CHECK_LSES_FAR, 20},
+    {"large", CHECK_LSES_LARGE, 20}, {"infinite", CHECK_LSES_INFINITE, 20}, {"nan", CHECK_LSES_NAN, 20}}},
+  {CHECK_BASE, "part_base", MERGES, {{"e", 0, 60}, {"2", 1, 40}}},
+  {CHECK_ALIAS, "alias", MERGES, {{"none", CHECK_ALIAS_NONE, 50}, {"out", CHECK_ALIAS_OUT, 25},
+    {"out_and_lse", CHECK_ALIAS_BOTH, 25}}},
+  {CHECK_SLOTS, "slots", WRITES, {{"all", CHECK_SLOTS_ALL, 28}, {"fewer", CHECK_SLOTS_FEWER, 26},
+    {"padded", CHECK_SLOTS_PADDED, 25}, {"none", CHECK_SLOTS_NONE, 21}}},
+  {CHECK_STARTS, "seq_starts", GATHERS, {{"absent", 0, 40}, {"given", 1, 60}}},
+  {CHECK_GATHERED, "gathered", GATHERS, {{"k_and_v", CHECK_GATHER_BOTH, 50}, {"k", CHECK_GATHER_K, 25},
+    {"v", CHECK_GATHER_V, 25}}},
+};
+
+/* Pairs of values that exclude each other, beyond those of the operations' masks. */
+typedef struct exclusion {
+  check_option first;
+  int32_t first_number;
+  check_option second;
+  int32_t second_number;
+  const char *why;
+} exclusion;
+
+static const exclusion exclusions[] = {
+  {CHECK_SIZE, 1, CHECK_V_SIZE, CHECK_V_SMALLER, "nothing is smaller than 1"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 1, "batch-invariant cuts are fixed"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 2, "batch-invariant cuts are fixed"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 3, "batch-invariant cuts are fixed"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 5, "batch-invariant cuts are fixed"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 16, "batch-invariant cuts are fixed"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 161, "batch-invariant cuts are fixed"},
+  {CHECK_INVARIANT, 1, CHECK_SPLITS, 256, "batch-invariant cuts are fixed"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_ZERO, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_ONE, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_FEW, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_BLOCK_EDGE, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_TILE_EDGE, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_HUNDREDS, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_ENCODER, CHECK_KV_LEN, CHECK_KV_LONG, "an encoder's kv_len is its q_len"},
+  {CHECK_OP, CHECK_CROSS, CHECK_KV_LEN, CHECK_KV_BLOCK_EDGE, "no blocks without a cache"},
+  {CHECK_SEQS, 1, CHECK_EMPTIES, 1, "the one sequence has the lengths that q_len and kv_len say"},
+  {CHECK_LSE, 0, CHECK_ALIAS, CHECK_ALIAS_BOTH, "no lse to alias"},
+};
+/* clang-format on */
+
+static int num_values(check_option option) {
+  int count = 0;
+  while (table[option].values[count].name != NULL) {
+    count++;
+  }
+  return count;
+}
+
+static int applies(check_option option, int32_t op) {
+  return (table[option].ops & OP_BIT((unsigned)op)) != 0;
+}
+
+static const exclusion *excluded(check_option a, int32_t a_number, check_option b, int32_t b_number) {
+  for (size_t i = 0; i < sizeof exclusions / sizeof *exclusions; i++) {
+    const exclusion *e = &exclusions[i];
+    if ((e->first == a && e->first_number == a_number && e->second == b && e->second_number == b_number) ||
+        (e->first == b && e->first_number == b_number && e->second == a && e->second_number == a_number)) {
+      return e;
+    }
+  }
+  return NULL;
+}
+
+/* 1 when no value chosen so far (options before `option`) excludes this one. */
+static int allowed(const check_choice *choice, check_option option, int32_t number) {
+  for (size_t i = 0; i < sizeof exclusions / sizeof *exclusions; i++) {
+    const exclusion *e = &exclusions[i];
+    int is_first = e->first == option && e->first_number == number;
+    int is_second = e->second == option && e->second_number == number;
+    if ((is_first && e->second < option && check_number(choice, e->second) == e->second_number) ||
+        (is_second && e->first < option && check_number(choice, e->first) == e->first_number)) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+void check_draw_options(check_rng *rng, check_choice *choice) {
+  for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
+    check_option option = (check_option)o;
+    choice->index[o] = CHECK_ABSENT;
+    if (option != CHECK_OP && !applies(option, check_number(choice, CHECK_OP))) {
+      continue;
+    }
+    int count = num_values(option);
+    int64_t total = 0;
+    for (int i = 0; i < count; i++) {
+      total += allowed(choice, option, table[o].values[i].number) ? table[o].values[i].weight : 0;
+    }
+    int64_t left = check_between(rng, 0, total - 1);
+    for (int i = 0; i < count; i++) {
+      if (allowed(choice, option, table[o].values[i].number)) {
+        left -= table[o].values[i].weight;
+        if (left < 0) {
+          choice->index[o] = (int8_t)i;
+          break;
+        }
+      }
+    }
+  }
+}
+
+int32_t check_number(const check_choice *choice, check_option option) {
+  int index = choice->index[option];
+  return index == CHECK_ABSENT ? CHECK_ABSENT : table[option].values[index].number;
+}
+
+const char *check_value_name(const check_choice *choice, check_option option) {
+  int index = choice->index[option];
+  return index == CHECK_ABSENT ? "-" : table[option].values[index].name;
+}
+
+void check_list_options(FILE *file) {
+  for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
+    fprintf(file, "%-16s", table[o].name);
+    for (int i = 0; i < num_values((check_option)o); i++) {
+      fprintf(file, " %s:%d", table[o].values[i].name, (int)table[o].values[i].weight);
+    }
+    fprintf(file, "   for");
+    for (int i = 0; i < num_values(CHECK_OP); i++) {
+      if (applies((check_option)o, table[CHECK_OP].values[i].number)) {
+        fprintf(file, " %s", table[CHECK_OP].values[i].name);
+      }
+    }
+    fputc('\n', file);
+  }
+  for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
+    for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
+      for (int i = 0; i < num_values((check_option)a); i++) {
+        for (int j = 0; j < num_values((check_option)b); j++) {
+          const exclusion *e = excluded((check_option)a, table[a].values[i].number, (check_option)b,
+                                        table[b].values[j].number);
+          if (e != NULL) {
+            fprintf(file, "exclusive: %s=%s with %s=%s: %s\n", table[a].name, table[a].values[i].name, table[b].name,
+                    table[b].values[j].name, e->why);
+          }
+        }
+      }
+    }
+  }
+}
+
+struct check_pairs {
+  int64_t count[CHECK_OPTION_COUNT][CHECK_OPTION_COUNT][CHECK_VALUES_MAX][CHECK_VALUES_MAX];
+};
+
+check_pairs *check_pairs_new(void) {
+  return calloc(1, sizeof(check_pairs));
+}
+
+void check_pairs_free(check_pairs *pairs) {
+  free(pairs);
+}
+
+void check_pairs_add(check_pairs *pairs, const check_choice *choice) {
+  for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
+    for (int b = a + 1; choice->index[a] != CHECK_ABSENT && b < CHECK_OPTION_COUNT; b++) {
+      if (choice->index[b] != CHECK_ABSENT) {
+        pairs->count[a][b][choice->index[a]][choice->index[b]]++;
+      }
+    }
+  }
+}
+
+/* 1 when some operation has both values and nothing excludes them. */
+static int possible(check_option a, int i, check_option b, int j) {
+  int32_t first = table[a].values[i].number;
+  int32_t second = table[b].values[j].number;
+  if (excluded(a, first, b, second) != NULL) {
+    return 0;
+  }
+  for (int op = 0; op < num_values(CHECK_OP); op++) {
+    int32_t number = table[CHECK_OP].values[op].number;
+    if (applies(a, number) && applies(b, number) && (a != CHECK_OP || first == number) &&
+        excluded(CHECK_OP, number, a, first) == NULL && excluded(CHECK_OP, number, b, second) == NULL) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+void check_pairs_print(const check_pairs *pairs, FILE *file, int all) {
+  int64_t num_pairs = 0;
+  int64_t least = INT64_MAX;
+  char rarest[160] = "";
+  for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
+    for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
+      for (int i = 0; i < num_values((check_option)a); i++) {
+        for (int j = 0; j < num_values((check_option)b); j++) {
+          if (!possible((check_option)a, i, (check_option)b, j)) {
+            continue;
+          }
+          int64_t count = pairs->count[a][b][i][j];
+          num_pairs++;
+          if (all) {
+            fprintf(file, "pair %8lld  %s=%s  %s=%s\n", (long long)count, table[a].name, table[a].values[i].name,
+                    table[b].name, table[b].values[j].name);
+          }
+          if (count < least) {
+            least = count;
+            snprintf(rarest, sizeof rarest, "%s=%s with %s=%s", table[a].name, table[a].values[i].name, table[b].name,
+                     table[b].values[j].name);
+          }
+        }
+      }
+    }
+  }
+  fprintf(file, "pairs of option values: %lld not declared exclusive; drawn least often: %lld times (%s)\n",
+          (long long)num_pairs, (long long)least, rarest);
+}

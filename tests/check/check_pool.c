@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_pool.c: see check_pool.h. */
+#include "check_pool.h"
+
+/* Distance that the farthest block reaches: offsets that do not fit 32 bits. */
+#define HUGE_POOL_BYTES ((uint64_t)1 << 33)
+
+static void pool_strides(check_rng *rng, int pool_class, const int64_t *shape, size_t element, int64_t *strides) {
+  int stride_class = pool_class == CHECK_PADDED_ROWS || pool_class == CHECK_GAPPED_ELEMENTS ? pool_class : CHECK_COMPACT;
+  check_strides(rng, stride_class, 4, shape, strides);
+  if (pool_class == CHECK_PADDED_BLOCKS) {
+    strides[0] += check_between(rng, 1, 50);
+  } else if (pool_class == CHECK_HUGE_BLOCKS && shape[0] > 0) {
+    int64_t far = (int64_t)(HUGE_POOL_BYTES / element) / shape[0];
+    strides[0] = far > strides[0] ? far : strides[0];
+  }
+}
+
+static void pool_shape(const check_case *c, int64_t num_blocks, int64_t size, int64_t *shape) {
+  int hnd = check_is(c, CHECK_LAYOUT, 1);
+  shape[0] = num_blocks;
+  shape[1] = hnd ? c->kv_heads : c->block_size;
+  shape[2] = hnd ? c->block_size : c->kv_heads;
+  shape[3] = size;
+}
+
+void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int pool_class, check_tensor *k_cache,
+                     check_tensor *v_cache) {
+  int64_t k_shape[4];
+  int64_t v_shape[4];
+  int64_t k_strides[4];
+  int64_t v_strides[4];
+  int before = check_is(c, CHECK_GUARD, 1);
+  size_t k_element = attn_dtype_bytes(c->k_type);
+  size_t v_element = attn_dtype_bytes(c->v_type);
+  pool_shape(c, num_blocks, c->size, k_shape);
+  pool_shape(c, num_blocks, c->v_size, v_shape);
+  pool_strides(&c->rng, pool_class, k_shape, k_element, k_strides);
+  pool_strides(&c->rng, pool_class, v_shape, v_element, v_strides);
+  unsigned char *k_first = NULL;
+  unsigned char *v_first = NULL;
+  if (pool_class == CHECK_INTERLEAVED && num_blocks > 0) { /* each block: K, then V */
+    size_t k_block = ((size_t)k_strides[0] * k_element + 3) / 4 * 4;
+    size_t v_block = ((size_t)v_strides[0] * v_element + 3) / 4 * 4;
+    k_strides[0] = (int64_t)((k_block + v_block) / k_element);
+    v_strides[0] = (int64_t)((k_block + v_block) / v_element);
+    size_t v_extent = check_extent(4, v_shape, v_strides, v_element);
+    k_first = check_guarded(arena, (k_block + v_extent + 3) / 4 * 4, before);
+    v_first = k_first + k_block;
+  }
+  check_lie lie = {k_strides, 0, before, pool_class == CHECK_HUGE_BLOCKS};
+  check_tensor_make(arena, k_cache, c->k_type, 4, k_shape, &lie, k_first);
+  lie.strides = v_strides;
+  check_tensor_make(arena, v_cache, c->v_type, 4, v_shape, &lie, v_first);
+}
+
+void *check_pool_at(const check_case *c, const check_tensor *pool, int64_t block, int64_t offset, int64_t head,
+                    int64_t e) {
+  return check_is(c, CHECK_LAYOUT, 1) ? check_at(pool, block, head, offset, e) : check_at(pool, block, offset, head, e);
+}

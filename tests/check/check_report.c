@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_report.c: one run from its settings to its last line; planted faults one after the other. */
+#define _DEFAULT_SOURCE
+#include "check_report.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/fault.h"
+
+int32_t check_default_jobs(void) {
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  return processors < 1 ? 1 : processors > CHECK_MAX_JOBS ? CHECK_MAX_JOBS : (int32_t)processors;
+}
+
+/* The backends under test: those that are built, or the one named. 0: the name is not one of them. */
+static int choose_backends(const check_settings *s, check_env *env) {
+  attn_backend_info info;
+  for (size_t i = 0; attn_backend_get(i, &info); i++) {
+    int named = strcmp(s->backend, "all") == 0 || strcmp(s->backend, info.name) == 0;
+    /* A fault is planted anywhere but in the specification. */
+    int spared = s->fault != NULL && strcmp(s->backend, "all") == 0 && strcmp(info.name, "REFERENCE") == 0;
+    if (info.built && named && !spared && env->num_backends < CHECK_MAX_BACKENDS) {
+      env->backends[env->num_backends++] = info.name;
+    }
+  }
+  return env->num_backends;
+}
+
+static void print_accepted(const check_settings *s) {
+  attn_backend_info info;
+  fprintf(stderr, "attn check: --backend '%s' is not built here (accepted: all", s->backend);
+  for (size_t i = 0; attn_backend_get(i, &info); i++) {
+    if (info.built) {
+      fprintf(stderr, ", %s", info.name);
+    }
+  }
+  fputs(")\n", stderr);
+}
+
+static void start_shared(const check_settings *s, check_shared *shared) {
+  memset((void *)shared, 0, sizeof *shared);
+  atomic_store(&shared->first_failed, UINT64_MAX);
+  atomic_store(&shared->next, s->one_case ? s->only : 0);
+  shared->end = s->one_case ? s->only + 1 : s->cases;
+  if (!s->one_case && s->ops != ~0u) { /* as many cases of the operation as were asked for */
+    uint64_t found = 0;
+    check_case c;
+    for (shared->end = 0; found < s->cases; shared->end++) {
+      check_case_draw(&c, s->seed, shared->end);
+      found += (s->ops >> c.op) & 1u;
+    }
+  }
+}
+
+static int print_pairs(const check_settings *s, const check_shared *shared) {
+  check_pairs *pairs = check_pairs_new();
+  if (pairs == NULL) {
+    fputs("attn check: out of memory\n", stderr);
+    return 0;
+  }
+  check_case c;
+  for (uint64_t index = s->one_case ? s->only : 0; index < shared->end; index++) {
+    check_case_draw(&c, s->seed, index);
+    if ((s->ops >> c.op) & 1u) {
+      check_pairs_add(pairs, &c.choice);
+    }
+  }
+  check_pairs_print(pairs, stdout, s->pairs);
+  check_pairs_free(pairs);
+  return 1;
+}
+
+static double larger(double a, double b) {
+  return a > b ? a : b;
+}
+
+static void print_worst(const check_settings *s, const check_env *env, const check_shared *shared) {
+  for (int b = 0; b < env->num_backends; b++) {
+    check_worst worst = {0.0, 0.0, 0.0, 0.0};
+    for (int32_t w = 0; w < s->jobs; w++) {
+      const check_worst *one = &shared->worst[w][b];
+      worst.out = larger(worst.out, one->out);
+      worst.lse = larger(worst.lse, one->lse);
+      worst.merge_out = larger(worst.merge_out, one->merge_out);
+      worst.merge_lse = larger(worst.merge_lse, one->merge_lse);
+    }
+    printf("%-12s worst fraction of the bounds: attention out %.3f, lse %.3f; merge out %.3f, lse %.3f\n",
+           env->backends[b], worst.out, worst.lse, worst.merge_out, worst.merge_lse);
+  }
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int run_cases(const check_settings *s, check_env *env, check_shared *shared) {
+  double start = seconds();
+  start_shared(s, shared);
+  int complete = check_run_workers(s, env, shared);
+  uint64_t failed = atomic_load(&shared->failed);
+  if (!s->quiet) {
+    if (!print_pairs(s, shared)) {
+      return 1;
+    }
+    print_worst(s, env, shared);
+  }
+  printf("attn check: %llu cases, seed %llu, %llu failed, %.1f s%s\n", (unsigned long long)atomic_load(&shared->done),
+         (unsigned long long)s->seed, (unsigned long long)failed, seconds() - start,
+         complete ? "" : "; not all cases could be run");
+  return failed == 0 && complete ? 0 : 1;
+}
+
+#if defined(ATTN_TEST_FAULTS) && ATTN_TEST_FAULTS
+
+typedef struct fault_row {
+  int id;
+  const char *name;
+  const char *what;
+} fault_row;
+
+#define FAULT_ROW(name, spelling, what) {name, spelling, what},
+static const fault_row faults[] = {ATTN_FAULT_LIST(FAULT_ROW)};
+#undef FAULT_ROW
+static const size_t num_faults = sizeof faults / sizeof *faults;
+
+/* Activate one fault and run until a case fails. */
+static int run_fault(const check_settings *s, check_env *env, check_shared *shared, const fault_row *fault) {
+  double start = seconds();
+  attn_fault_set(fault->id);
+  start_shared(s, shared);
+  check_run_workers(s, env, shared);
+  attn_fault_set(ATTN_FAULT_NONE);
+  uint64_t first = atomic_load(&shared->first_failed);
+  if (first == UINT64_MAX) {
+    printf("fault %-18s NOT caught in %llu cases (%s)\n", fault->name, (unsigned long long)s->cases, fault->what);
+    return 0;
+  }
+  printf("fault %-18s caught after %llu cases, %.1f s\n", fault->name, (unsigned long long)first + 1,
+         seconds() - start);
+  return 1;
+}
+
+static int run_faults(const check_settings *s, check_env *env, check_shared *shared) {
+  size_t chosen = 0;
+  size_t caught = 0;
+  int list = strcmp(s->fault, "list") == 0;
+  for (size_t i = 0; i < num_faults; i++) {
+    if (list) {
+      printf("%-18s %s\n", faults[i].name, faults[i].what);
+    } else if (strcmp(s->fault, "all") == 0 || strcmp(s->fault, faults[i].name) == 0) {
+      chosen++;
+      caught += (size_t)run_fault(s, env, shared, &faults[i]);
+    }
+  }
+  if (list) {
+    return 0;
+  }
+  if (chosen == 0) {
+    fprintf(stderr, "attn check: --fault '%s' is not known (attn-faulty check --fault list prints the faults)\n",
+            s->fault);
+    return 2;
+  }
+  printf("attn check: %zu of %zu planted faults caught\n", caught, chosen);
+  return caught == chosen ? 0 : 1;
+}
+
+#else
+
+static int run_faults(const check_settings *s, check_env *env, check_shared *shared) {
+  (void)env;
+  (void)shared;
+  fprintf(stderr, "attn check: --fault '%s' needs the test-only build with planted faults (attn-faulty)\n", s->fault);
+  return 2;
+}
+
+#endif
+
+int check_execute(const check_settings *s) {
+  check_env env;
+  memset(&env, 0, sizeof env);
+  env.max_threads = s->threads;
+  if (choose_backends(s, &env) == 0) {
+    print_accepted(s);
+    return 2;
+  }
+  check_shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) {
+    fputs("attn check: out of memory\n", stderr);
+    return 1;
+  }
+  int status = s->fault != NULL ? run_faults(s, &env, shared) : run_cases(s, &env, shared);
+  munmap(shared, sizeof *shared);
+  return status;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_report.h: a whole run of `attn check`: settings, workers, what is printed. */
+#ifndef ATTN_CHECK_REPORT_H
+#define ATTN_CHECK_REPORT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "check_case.h"
+
+#define CHECK_MAX_JOBS 64
+
+typedef struct check_settings {
+  const char *backend;
+  uint64_t cases;
+  uint64_t seed;
+  uint64_t only; /* with one_case */
+  unsigned ops;
+  const char *fault; /* NULL: none */
+  int32_t threads;
+  int32_t jobs;
+  int one_case;
+  int pairs;
+  int quiet;
+} check_settings;
+
+/* Worker processes that suit this machine. */
+int32_t check_default_jobs(void);
+
+/* Run as the settings say; the exit status. */
+int check_execute(const check_settings *settings);
+
+/* What all workers of a run know of each other. Lies in shared memory. */
+typedef struct check_shared {
+  _Atomic uint64_t next;  /* first index that nobody has taken */
+  uint64_t end;           /* one past the last index */
+  _Atomic uint64_t done;  /* cases run */
+  _Atomic uint64_t failed;
+  _Atomic uint64_t first_failed; /* smallest index that failed, UINT64_MAX: none */
+  _Atomic int stop;       /* no new cases: a fault was caught */
+  _Atomic uint64_t running[CHECK_MAX_JOBS]; /* index in work, UINT64_MAX: none */
+  check_worst worst[CHECK_MAX_JOBS][CHECK_MAX_BACKENDS];
+} check_shared;
+
+/* Run the indices of `shared` in worker processes: a crash or hang is a failed case and the run goes on. */
+int check_run_workers(const check_settings *settings, const check_env *model_env, check_shared *shared);
+
+#endif

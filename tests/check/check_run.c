@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_run.c: the calls of an attention case, and what every successful call has to leave behind. */
+#include <math.h>
+#include <string.h>
+
+#include "check_attention.h"
+#include "check_compare.h"
+#include "check_float.h"
+
+/* Read one output's owned elements, put the canary back over them, and find the whole memory untouched. */
+static int read_output(check_env *env, const check_case *c, const char *name, const check_tensor *t, int64_t size,
+                       unsigned salt, float *values) {
+  for (int64_t i = 0; i < c->tokens; i++) {
+    for (int64_t h = 0; h < c->q_heads; h++) {
+      for (int64_t e = 0; e < size; e++) {
+        void *at = check_at(t, i, h, e, 0);
+        values[(i * c->q_heads + h) * size + e] = check_load(at, t->dtype);
+        check_canary_restore(t, at, salt);
+      }
+    }
+  }
+  int64_t broken = check_canary_broken(t, salt);
+  return broken < 0 || check_fail(env, "%s: byte %lld, which no row of the batch owns, was written", name,
+                                  (long long)broken);
+}
+
+static int inputs_kept(check_env *env, const check_laid *l) {
+  const struct {
+    const char *name;
+    const check_tensor *tensor;
+  } inputs[] = {{"q", &l->q},         {"k", &l->k},           {"v", &l->v},           {"k_cache", &l->k_cache},
+                {"v_cache", &l->v_cache}, {"block_table", &l->table}, {"alibi_slopes", &l->slopes}, {"sinks", &l->sinks},
+                {"bias", &l->bias},   {"prefix_ranges", &l->ranges}, {"causal_per_seq", &l->causal},
+                {"seq_lens", &l->seq_lens}, {"query_start_loc", &l->query_start_loc}, {"kv_start_loc", &l->kv_start_loc}};
+  for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+    int64_t changed = check_changed(inputs[i].tensor);
+    if (changed >= 0) {
+      return check_fail(env, "%s: byte %lld of the input was written", inputs[i].name, (long long)changed);
+    }
+  }
+  return 1;
+}
+
+static void poison_workspace(attn_workspace *workspace, int byte) {
+  size_t most = (size_t)4 << 20; /* enough to meet whatever is trusted without being written */
+  memset(workspace->data, byte, workspace->bytes < most ? workspace->bytes : most);
+}
+
+static int run_once(check_env *env, const check_case *c, check_laid *l, const attn_plan *plan,
+                    const attn_workspace *workspace, unsigned salt, check_result *result) {
+  attn_message message = {ATTN_OK, ""};
+  check_fill_canary(&l->out, salt);
+  if (l->args.lse != NULL) {
+    check_fill_canary(&l->lse, salt);
+  }
+  attn_status status = attn_run(plan, &l->args, workspace, &message);
+  if (status != ATTN_OK) {
+    return check_fail(env, "attn_run refused a valid call: %s: %s", attn_status_name(status), message.text);
+  }
+  return read_output(env, c, "out", &l->out, c->v_size, salt, result->out) &&
+         (l->args.lse == NULL || read_output(env, c, "lse", &l->lse, 1, salt, result->lse));
+}
+
+static check_result new_result(check_arena *arena, const check_case *c, const check_laid *l) {
+  size_t rows = (size_t)(c->tokens * c->q_heads);
+  check_result result = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(float)), NULL};
+  if (l->args.lse != NULL) {
+    result.lse = check_alloc(arena, rows, sizeof(float));
+  }
+  return result;
+}
+
+static int same_bits(check_env *env, const check_case *c, const check_result *a, const check_result *b) {
+  size_t rows = (size_t)(c->tokens * c->q_heads);
+  for (size_t i = 0; i < rows; i++) {
+    if (memcmp(a->out + i * (size_t)c->v_size, b->out + i * (size_t)c->v_size, (size_t)c->v_size * sizeof(float)) != 0 ||
+        (a->lse != NULL && memcmp(a->lse + i, b->lse + i, sizeof(float)) != 0)) {
+      return check_fail(env, "a second run gave other bits in token %lld, head %lld",
+                        (long long)i / c->q_heads, (long long)i % c->q_heads);
+    }
+  }
+  return 1;
+}
+
+static int run_plan(check_env *env, check_arena *arena, const check_case *c, check_laid *l, const attn_plan *plan,
+                    int twice, check_result *result) {
+  attn_message message = {ATTN_OK, ""};
+  size_t bytes = attn_plan_workspace_bytes(plan);
+  if (bytes % ATTN_WORKSPACE_ALIGN != 0) {
+    return check_fail(env, "%zu workspace bytes are no multiple of %d", bytes, ATTN_WORKSPACE_ALIGN);
+  }
+  attn_workspace workspace = {check_guarded(arena, bytes, 0), bytes};
+  *result = new_result(arena, c, l);
+  for (int run = 0; run <= twice; run++) {
+    check_result again = run == 0 ? *result : new_result(arena, c, l);
+    if (run == 0 || c->index % 2 == 0) {
+      poison_workspace(&workspace, run == 0 ? 0xFF : 0x7F);
+      attn_status status = attn_plan_schedule(plan, &l->batch, &workspace, &message);
+      if (status != ATTN_OK) {
+        return check_fail(env, "attn_plan_schedule refused a valid call: %s: %s", attn_status_name(status),
+                          message.text);
+      }
+    }
+    if (!run_once(env, c, l, plan, &workspace, (unsigned)run + 1, &again) || !inputs_kept(env, l) ||
+        (run > 0 && !same_bits(env, c, result, &again))) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+int check_call(check_env *env, check_arena *arena, const check_case *c, check_laid *l, attn_context *context, int twice,
+               check_result *result) {
+  attn_message message = {ATTN_OK, ""};
+  attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
+  options.backend = env->backends[env->backend];
+  options.num_splits = l->num_splits;
+  attn_plan *plan = NULL;
+  attn_status status = attn_plan_create(context, &l->problem, &l->limits, &options, &plan, &message);
+  if (status != ATTN_OK) {
+    return check_fail(env, "attn_plan_create refused a valid problem: %s: %s", attn_status_name(status), message.text);
+  }
+  int passed = run_plan(env, arena, c, l, plan, twice, result);
+  attn_plan_destroy(plan);
+  return passed;
+}
+
+/* The oracle's answer to a whole case. */
+typedef struct truths {
+  double *out;       /* [tokens, q heads, v size] */
+  check_truth *rows; /* [tokens, q heads] */
+} truths;
+
+static truths ask_oracle(check_arena *arena, const check_case *c, const check_model *m) {
+  size_t rows = (size_t)(c->tokens * c->q_heads);
+  truths t = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(double)), check_alloc(arena, rows, sizeof(check_truth))};
+  double *scores = check_alloc(arena, (size_t)c->max_kv * 2, sizeof *scores);
+  for (int32_t s = 0; s < c->num_seqs; s++) {
+    for (int32_t i = 0; i < c->seqs[s].q_len; i++) {
+      for (int32_t h = 0; h < c->q_heads; h++) {
+        int64_t row = (c->seqs[s].q_start + i) * c->q_heads + h;
+        check_attention_row(m, s, i, h, scores, t.out + row * c->v_size, t.rows + row);
+      }
+    }
+  }
+  return t;
+}
+
+static int judge_row(check_env *env, const check_case *c, const check_laid *l, const truths *t, int32_t seq, int32_t i,
+                     int32_t head, const check_result *result) {
+  int64_t token = c->seqs[seq].q_start + i;
+  int64_t row = token * c->q_heads + head;
+  check_worst *worst = &env->worst[env->backend];
+  const float *got = result->out + row * c->v_size;
+  const double *want = t->out + row * c->v_size;
+  double fraction = check_out_fraction(l->out.dtype, c->v_size, got, want, &t->rows[row], c->seqs[seq].kv_len);
+  worst->out = fraction > worst->out && fraction < 1e30 ? fraction : worst->out;
+  if (!(fraction <= 1.0)) {
+    return check_fail(env, "out: token %lld (row %d of sequence %d), head %d: %.3g of the bound (element 0: got %.9g, "
+                           "want %.9g; lse %.6g, Smax %.4g)",
+                      (long long)token, (int)i, (int)seq, (int)head, fraction, (double)got[0], want[0],
+                      t->rows[row].lse, t->rows[row].smax);
+  }
+  if (result->lse == NULL) {
+    return 1;
+  }
+  fraction = check_lse_fraction(result->lse[row], &t->rows[row], c->size);
+  worst->lse = fraction > worst->lse && fraction < 1e30 ? fraction : worst->lse;
+  return fraction <= 1.0 ||
+         check_fail(env, "lse: token %lld (row %d of sequence %d), head %d: %.3g of the bound (got %.9g, want %.9g)",
+                    (long long)token, (int)i, (int)seq, (int)head, fraction, (double)result->lse[row],
+                    t->rows[row].lse);
+}
+
+static int judge(check_env *env, const check_case *c, const check_laid *l, const truths *t, const check_result *result) {
+  for (int32_t s = 0; s < c->num_seqs; s++) {
+    for (int32_t i = 0; i < c->seqs[s].q_len; i++) {
+      for (int32_t h = 0; h < c->q_heads; h++) {
+        if (!judge_row(env, c, l, t, s, i, h, result)) {
+          return 0;
+        }
+      }
+    }
+  }
+  return 1;
+}
+
+/* The slow specification is repeated less often: nothing in it depends on threads, splits or neighbours. */
+static int is_reference(const check_env *env) {
+  return strcmp(env->backends[env->backend], "REFERENCE") == 0;
+}
+
+int check_run_attention(check_env *env, check_case *c, check_arena *arena) {
+  check_model model;
+  check_laid laid;
+  int pool_class = check_number(&c->choice, CHECK_POOL);
+  int invariant = check_is(c, CHECK_INVARIANT, 1);
+  int valid = check_is(c, CHECK_EXPECT, CHECK_VALID);
+  int odd_ids = valid && !invariant && check_is(c, CHECK_CHECKED, 1) && check_chance(&c->rng, 70);
+  check_model_draw(arena, c, &model);
+  check_lay(arena, c, &model, check_number(&c->choice, CHECK_STRIDE), pool_class, odd_ids, &laid);
+  attn_context *context = check_context(env, check_number(&c->choice, CHECK_THREADS));
+  if (context == NULL) {
+    return 0;
+  }
+  truths t = {NULL, NULL};
+  if (valid) {
+    t = ask_oracle(arena, c, &model);
+  }
+  check_rng rng = c->rng; /* every backend meets the same mutation and the same variants */
+  for (env->backend = 0; env->backend < env->num_backends; env->backend++) {
+    check_result result;
+    c->rng = rng;
+    if (!valid) {
+      if (!check_attention_refusal(env, arena, c, &laid)) {
+        return 0;
+      }
+      continue;
+    }
+    int thorough = !is_reference(env) || c->index % 8 == 0;
+    if (!check_call(env, arena, c, &laid, context, thorough, &result) || !judge(env, c, &laid, &t, &result) ||
+        (invariant && thorough && !check_invariance(env, arena, c, &model, &result))) {
+      return 0;
+    }
+  }
+  return 1;
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, every other byte of both pools is kept. */
+#include <math.h>
+#include <string.h>
+
+#include "check_case.h"
+#include "check_float.h"
+#include "check_pool.h"
+
+typedef struct writing {
+  check_tensor k, v, slots, k_cache, v_cache;
+  float *k_values; /* [tokens, heads, size] */
+  float *v_values;
+  int64_t *slot; /* [slots] */
+  int64_t capacity;
+  attn_cache_write_args args;
+} writing;
+
+/* Values that conversions get wrong: ties, subnormals, overflow, infinities, NaN, and plain ones. */
+static float hostile(check_rng *rng) {
+  switch (check_between(rng, 0, 11)) {
+    case 0: return ldexpf(1.0f + (float)check_between(rng, 0, 4095) * 0x1p-12f, (int)check_between(rng, -20, 15));
+    case 1: return ldexpf(check_normal(rng), -17);
+    case 2: return ldexpf(check_normal(rng), -132);
+    case 3: return ldexpf(check_normal(rng), 16);
+    case 4: return check_chance(rng, 50) ? INFINITY : -INFINITY;
+    case 5: return check_chance(rng, 30) ? NAN : -0.0f;
+    case 6: return ldexpf(1.0f + (float)check_between(rng, 0, 511) * 0x1p-9f, (int)check_between(rng, -3, 3));
+    default: return check_normal(rng);
+  }
+}
+
+static void draw_slots(check_arena *arena, check_case *c, writing *w) {
+  static const int64_t beyond[] = {0, 1, ((int64_t)1 << 32) + 3, ((int64_t)1 << 40) + 17, INT64_MAX};
+  int64_t blocks = (c->tokens + c->block_size - 1) / c->block_size + check_between(&c->rng, 0, 4);
+  w->capacity = blocks * c->block_size;
+  int64_t *order = check_alloc(arena, (size_t)w->capacity, sizeof *order);
+  for (int64_t i = 0; i < w->capacity; i++) {
+    int64_t j = check_between(&c->rng, 0, i);
+    order[i] = order[j];
+    order[j] = i;
+  }
+  w->slot = check_alloc(arena, (size_t)c->slots, sizeof *w->slot);
+  int padded = check_is(c, CHECK_SLOTS, CHECK_SLOTS_PADDED);
+  int unchecked = check_is(c, CHECK_CHECKED, 1);
+  for (int64_t i = 0; i < c->slots; i++) {
+    w->slot[i] = order[i];
+    if (padded && (i == 0 || check_chance(&c->rng, 30))) {
+      w->slot[i] = check_chance(&c->rng, 70) ? -1 : -check_between(&c->rng, 2, INT64_MAX);
+    } else if (unchecked && check_chance(&c->rng, 25)) {
+      int64_t past = beyond[check_between(&c->rng, 0, 4)];
+      w->slot[i] = past < 2 ? w->capacity + past : past;
+    }
+  }
+}
+
+static int named(const writing *w, int64_t slot) {
+  return slot >= 0 && slot < w->capacity;
+}
+
+static void make_rows(check_arena *arena, check_case *c, const writing *w, attn_dtype dtype, int64_t size,
+                      check_tensor *t, float *values) {
+  int64_t shape[3] = {c->tokens, c->kv_heads, size};
+  int64_t strides[4];
+  int stride_class = check_number(&c->choice, CHECK_STRIDE);
+  check_lie lie = {strides, stride_class == CHECK_BYTE_OFFSET ? 3 : 0, check_is(c, CHECK_GUARD, 1), 0};
+  check_strides(&c->rng, stride_class, 3, shape, strides);
+  check_tensor_make(arena, t, dtype, 3, shape, &lie, NULL);
+  check_fill_poison(t, CHECK_POISON_NAN); /* rows that no slot takes */
+  for (int64_t i = 0; i < c->slots; i++) {
+    for (int64_t e = 0; named(w, w->slot[i]) && e < c->kv_heads * size; e++) {
+      float value = check_rounded(dtype, hostile(&c->rng));
+      values[i * c->kv_heads * size + e] = value;
+      check_store(check_at(t, i, e / size, e % size, 0), dtype, value);
+    }
+  }
+  check_snapshot(arena, t);
+}
+
+static void prepare(check_arena *arena, check_case *c, writing *w) {
+  memset(w, 0, sizeof *w);
+  draw_slots(arena, c, w);
+  attn_dtype k_in = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
+  attn_dtype v_in = check_chance(&c->rng, 70) ? k_in : (attn_dtype)check_between(&c->rng, 1, 3);
+  w->k_values = check_alloc(arena, (size_t)(c->tokens * c->kv_heads * c->size), sizeof(float));
+  w->v_values = check_alloc(arena, (size_t)(c->tokens * c->kv_heads * c->v_size), sizeof(float));
+  make_rows(arena, c, w, k_in, c->size, &w->k, w->k_values);
+  make_rows(arena, c, w, v_in, c->v_size, &w->v, w->v_values);
+  int64_t stride = check_is(c, CHECK_STRIDE, CHECK_GAPPED_ELEMENTS) ? 2 : 1;
+  check_lie lie = {&stride, 0, check_is(c, CHECK_GUARD, 1), 0};
+  check_tensor_make(arena, &w->slots, ATTN_DTYPE_INT64, 1, &c->slots, &lie, NULL);
+  check_fill_poison(&w->slots, CHECK_POISON_BIG);
+  for (int64_t i = 0; i < c->slots; i++) {
+    memcpy(check_at(&w->slots, i, 0, 0, 0), &w->slot[i], sizeof w->slot[i]);
+  }
+  check_snapshot(arena, &w->slots);
+  check_pool_make(arena, c, w->capacity / c->block_size, check_number(&c->choice, CHECK_POOL), &w->k_cache, &w->v_cache);
+  check_fill_canary(&w->k_cache, 1);
+  check_fill_canary(&w->v_cache, 2);
+  check_snapshot(arena, &w->k_cache); /* after both: interleaved pools share bytes */
+  check_snapshot(arena, &w->v_cache);
+  w->args = (attn_cache_write_args)ATTN_CACHE_WRITE_INIT;
+  w->args.k_format = check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : (attn_format)c->k_type;
+  w->args.v_format = check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : (attn_format)c->v_type;
+  w->args.layout = (attn_layout)check_number(&c->choice, CHECK_LAYOUT);
+  w->args.unchecked = check_is(c, CHECK_CHECKED, 1);
+  w->args.k = &w->k.dl;
+  w->args.v = &w->v.dl;
+  w->args.slot_mapping = &w->slots.dl;
+  w->args.k_cache = &w->k_cache.dl;
+  w->args.v_cache = &w->v_cache.dl;
+}
+
+/* Bytes of element `at` as they were before the call. */
+static const unsigned char *old_bytes(const check_tensor *t, const void *at) {
+  size_t offset = (size_t)((const unsigned char *)at - t->first);
+  size_t segment = t->num_segments > 1 ? offset / t->segment_stride : 0;
+  return t->snapshot + segment * t->segment_bytes + (offset - segment * t->segment_stride);
+}
+
+/* The rows of one pool: exact where named; then the old bytes are put back, so that what is left has to be unchanged. */
+static int judge_pool(check_env *env, const check_case *c, const writing *w, const char *name, const check_tensor *pool,
+                      int64_t size, const float *values) {
+  for (int64_t i = 0; i < c->slots; i++) {
+    for (int64_t e = 0; named(w, w->slot[i]) && e < c->kv_heads * size; e++) {
+      unsigned char want[4];
+      int64_t slot = w->slot[i];
+      void *at = check_pool_at(c, pool, slot / c->block_size, slot % c->block_size, e / size, e % size);
+      float value = values[i * c->kv_heads * size + e];
+      check_store(want, pool->dtype, value);
+      int same = isnan(value) ? isnan(check_load(at, pool->dtype)) : memcmp(at, want, pool->element) == 0;
+      if (!same) {
+        return check_fail(env, "%s: slot %lld, head %lld, element %lld: got %.9g, want %.9g", name, (long long)slot,
+                          (long long)(e / size), (long long)(e % size), (double)check_load(at, pool->dtype),
+                          (double)check_load(want, pool->dtype));
+      }
+      memcpy(at, old_bytes(pool, at), pool->element);
+    }
+  }
+  return 1;
+}
+
+static int kept(check_env *env, const char *name, const check_tensor *t) {
+  int64_t changed = check_changed(t);
+  return changed < 0 || check_fail(env, "%s: byte %lld, which no slot names, was written", name, (long long)changed);
+}
+
+static int all_kept(check_env *env, const writing *w) {
+  return kept(env, "k_cache", &w->k_cache) && kept(env, "v_cache", &w->v_cache) && kept(env, "k", &w->k) &&
+         kept(env, "v", &w->v) && kept(env, "slot_mapping", &w->slots);
+}
+
+/* A call that has to be refused: status by kind; list entries are changed in place and put back. */
+static int refuse(check_env *env, check_case *c, writing *w, attn_context *context) {
+  attn_cache_write_args args = w->args;
+  attn_message message = {ATTN_OK, ""};
+  attn_status expected = ATTN_E_INDEX;
+  const char *what = "";
+  DLTensor changed;
+  int64_t shape[4];
+  int64_t value = 0;
+  int in_place = 0;
+  int64_t kind = check_between(&c->rng, 0, 8);
+  int64_t place = check_between(&c->rng, 0, c->slots > 0 ? c->slots - 1 : 0);
+  kind = c->slots < 2 && kind < 3 ? 3 : kind;
+  if (kind < 3) { /* a bad entry */
+    static const char *const names[] = {"slot == capacity", "slot 2^32 + 3", "the same slot twice"};
+    what = names[kind];
+    args.unchecked = 0;
+    value = kind == 0 ? w->capacity : kind == 1 ? ((int64_t)1 << 32) + 3 : 0;
+    in_place = 1;
+    if (kind == 2) { /* both entries valid but equal; neither may stand before another bad one */
+      int64_t other = (place + 1) % c->slots;
+      memcpy(check_at(&w->slots, other, 0, 0, 0), &value, sizeof value);
+    }
+    memcpy(check_at(&w->slots, place, 0, 0, 0), &value, sizeof value);
+  } else if (kind == 3 || kind == 4) { /* an extent of k, one less or one more */
+    what = kind == 3 ? "k with a head too many" : "more slots than rows";
+    changed = kind == 3 ? w->k.dl : w->slots.dl;
+    memcpy(shape, changed.shape, sizeof *shape * (size_t)changed.ndim);
+    shape[kind == 3 ? 1 : 0] = kind == 3 ? c->kv_heads + 1 : c->tokens + 1;
+    changed.shape = shape;
+    *(kind == 3 ? &args.k : &args.slot_mapping) = &changed;
+    expected = ATTN_E_SHAPE;
+  } else if (kind == 5) {
+    what = "slot_mapping of int32";
+    changed = w->slots.dl;
+    changed.dtype = attn_dtype_to_dlpack(ATTN_DTYPE_INT32);
+    args.slot_mapping = &changed;
+    expected = ATTN_E_DTYPE;
+  } else if (kind == 6) {
+    what = "no v";
+    args.v = NULL;
+    expected = ATTN_E_NULL;
+  } else if (kind == 7) {
+    what = "a cache format that is not built in";
+    args.k_format = ATTN_FORMAT_FP8_E4M3;
+    expected = ATTN_E_UNSUPPORTED;
+  } else {
+    what = "a latent pool";
+    args.kv_c = &w->k.dl;
+    args.kv_cache = &w->k_cache.dl;
+    expected = ATTN_E_UNSUPPORTED;
+  }
+  args.backend = env->backends[env->backend];
+  attn_status status = attn_cache_write(context, &args, &message);
+  if (in_place) {
+    memcpy(w->slots.first, w->slots.snapshot, w->slots.segment_bytes);
+  }
+  return check_refused(env, what, status, expected, &message) && all_kept(env, w);
+}
+
+static int run(check_env *env, const check_case *c, writing *w, attn_context *context) {
+  attn_message message = {ATTN_OK, ""};
+  w->args.backend = env->backends[env->backend];
+  attn_status status = attn_cache_write(context, &w->args, &message);
+  if (status != ATTN_OK) {
+    return check_fail(env, "attn_cache_write refused a valid call: %s: %s", attn_status_name(status), message.text);
+  }
+  return judge_pool(env, c, w, "k_cache", &w->k_cache, c->size, w->k_values) &&
+         judge_pool(env, c, w, "v_cache", &w->v_cache, c->v_size, w->v_values) && all_kept(env, w);
+}
+
+int check_run_write(check_env *env, check_case *c, check_arena *arena) {
+  writing w;
+  prepare(arena, c, &w);
+  attn_context *context = check_context(env, check_number(&c->choice, CHECK_THREADS));
+  check_rng rng = c->rng;
+  for (env->backend = 0; context != NULL && env->backend < env->num_backends; env->backend++) {
+    c->rng = rng;
+    int passed = check_is(c, CHECK_EXPECT, CHECK_VALID) ? run(env, c, &w, context) : refuse(env, c, &w, context);
+    if (!passed) {
+      return 0;
+    }
+  }
+  return context != NULL;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The whole runner against an independent implementation (text/golden.json): the program attn-lm continues three
+ * prompts greedily in float32, with one thread and two, batched together and alone, and every token has to be the one
+ * recorded, as well as the logits of the first step within 2e-3. Needs the program (ATTN_LM_BIN) and the model's file
+ * (ATTN_MODEL), and fails without them.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PROMPTS 3
+#define STEPS 64
+#define VOCABULARY 49152
+#define TOLERANCE 2e-3
+#define MAX_ARGUMENTS 48
+
+static cJSON *golden;
+static cJSON *golden_prompts;
+
+/* The whole stream with a NUL behind it. */
+static char *read_stream(FILE *file, size_t *length) {
+  char *bytes = NULL;
+  size_t used = 0;
+  for (;;) {
+    char *grown = realloc(bytes, used + 65537);
+    assert_non_null(grown);
+    bytes = grown;
+    const size_t count = fread(bytes + used, 1, 65536, file);
+    used += count;
+    if (count == 0) {
+      break;
+    }
+  }
+  bytes[used] = '\0';
+  *length = used;
+  return bytes;
+}
+
+static char *read_file(const char *path, size_t *length) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) {
+    fail_msg("%s cannot be opened", path);
+  }
+  char *bytes = read_stream(file, length);
+  assert_int_equal(fclose(file), 0);
+  return bytes;
+}
+
+static const char *need(const char *variable) {
+  const char *value = getenv(variable);
+  if (value == NULL || value[0] == '\0') {
+    fail_msg("%s is not set (the program attn-lm in ATTN_LM_BIN, the model's file in ATTN_MODEL)", variable);
+  }
+  return value;
+}
+
+/* Runs attn-lm generate with the arguments (NULL-terminated) and parses the JSON that it prints. */
+static cJSON *run_lm(const char *const *arguments) {
+  const char *argv[MAX_ARGUMENTS] = {need("ATTN_LM_BIN"), "generate", "--json", "--model", need("ATTN_MODEL")};
+  size_t count = 5;
+  for (; *arguments != NULL; arguments++) {
+    assert_true(count + 1 < MAX_ARGUMENTS);
+    argv[count++] = *arguments;
+  }
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    (void)dup2(ends[1], STDOUT_FILENO);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    (void)execv(argv[0], (char *const *)(uintptr_t)argv);
+    _exit(127);
+  }
+  (void)close(ends[1]);
+  FILE *stream = fdopen(ends[0], "rb");
+  assert_non_null(stream);
+  size_t length = 0;
+  char *text = read_stream(stream, &length);
+  (void)fclose(stream);
+  int state = 0;
+  assert_int_equal(waitpid(child, &state, 0), child);
+  if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) {
+    fail_msg("%s ended with status %d", argv[0], state);
+  }
+  cJSON *answer = cJSON_ParseWithLength(text, length);
+  assert_non_null(answer);
+  free(text);
+  return answer;
+}
+
+static const cJSON *member(const cJSON *object, const char *name) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+  if (item == NULL) {
+    fail_msg("JSON member %s is missing", name);
+  }
+  return item;
+}
+
+static void check_ids(const char *name, const char *what, const cJSON *found, const cJSON *expected, int count) {
+  for (int i = 0; i < count; i++) {
+    const cJSON *have = cJSON_GetArrayItem(found, i);
+    const cJSON *want = cJSON_GetArrayItem(expected, i);
+    assert_non_null(want);
+    if (have == NULL || have->valueint != want->valueint) {
+      fail_msg("%s: %s %d is %d, expected %d", name, what, i, have != NULL ? have->valueint : -1, want->valueint);
+    }
+  }
+  if (cJSON_GetArraySize(found) != count) {
+    fail_msg("%s: %d %s, expected %d", name, cJSON_GetArraySize(found), what, count);
+  }
+}
+
+/* The recorded logits are 16-bit multiples of a step, so half a step of the tolerance is already used. */
+static void check_logits(const cJSON *prompt, const float *found) {
+  const char *name = cJSON_GetStringValue(member(prompt, "name"));
+  const double step = member(prompt, "logits_step")->valuedouble;
+  char path[1024];
+  (void)snprintf(path, sizeof path, "%s/text/%s", ATTN_GOLDEN_DIR, cJSON_GetStringValue(member(prompt, "logits_file")));
+  size_t length = 0;
+  char *bytes = read_file(path, &length);
+  assert_int_equal(length, 2 * VOCABULARY);
+  double worst = 0;
+  for (int i = 0; i < VOCABULARY; i++) {
+    const int bits = (unsigned char)bytes[2 * i] | (unsigned char)bytes[2 * i + 1] << 8;
+    const double expected = step * (bits < 32768 ? bits : bits - 65536);
+    const double difference = fabs((double)found[i] - expected);
+    if (!(difference <= TOLERANCE - step / 2)) {
+      fail_msg("%s: logit %d is %.6f, expected %.6f within %.6f", name, i, (double)found[i], expected,
+               TOLERANCE - step / 2);
+    }
+    worst = difference > worst ? difference : worst;
+  }
+  print_message("%s: worst logit difference %.2e of %.2e\n", name, worst, TOLERANCE - step / 2);
+  free(bytes);
+}
+
+static char *ids_text(const cJSON *ids) {
+  char *text = cJSON_PrintUnformatted(ids); /* "[1,2,3]" */
+  assert_non_null(text);
+  text[strlen(text) - 1] = '\0';
+  return text;
+}
+
+static void check_continuations(const char *threads, const char *alone) {
+  char logits_path[] = "/tmp/golden_text_XXXXXX";
+  const int descriptor = mkstemp(logits_path);
+  assert_true(descriptor >= 0);
+  (void)close(descriptor);
+  const char *arguments[MAX_ARGUMENTS] = {"--threads", threads,     "--max-tokens", "64",       "--cache-format",
+                                          "float32",   "--compute", "float32",      "--logits", logits_path};
+  size_t count = 10;
+  char *texts[PROMPTS];
+  for (int i = 0; i < PROMPTS; i++) {
+    texts[i] = ids_text(member(cJSON_GetArrayItem(golden_prompts, i), "ids"));
+    arguments[count++] = "--ids";
+    arguments[count++] = texts[i] + 1;
+  }
+  arguments[count] = alone;
+  cJSON *answer = run_lm(arguments);
+  size_t length = 0;
+  char *logits = read_file(logits_path, &length);
+  (void)remove(logits_path);
+  assert_int_equal(length, PROMPTS * VOCABULARY * sizeof(float));
+  for (int i = 0; i < PROMPTS; i++) {
+    const cJSON *expected = cJSON_GetArrayItem(golden_prompts, i);
+    const char *name = cJSON_GetStringValue(member(expected, "name"));
+    const cJSON *found = cJSON_GetArrayItem(member(answer, "prompts"), i);
+    assert_int_equal(cJSON_GetArraySize(member(expected, "continuation")), STEPS);
+    check_ids(name, "tokens", member(found, "continuation"), member(expected, "continuation"), STEPS);
+    float *row = malloc(VOCABULARY * sizeof(float));
+    assert_non_null(row);
+    memcpy(row, logits + (size_t)i * VOCABULARY * sizeof(float), VOCABULARY * sizeof(float));
+    check_logits(expected, row);
+    free(row);
+    free(texts[i]);
+  }
+  free(logits);
+  cJSON_Delete(answer);
+}
+
+static void test_one_thread_together(void **state) {
+  (void)state;
+  check_continuations("1", NULL);
+}
+
+static void test_two_threads_together(void **state) {
+  (void)state;
+  check_continuations("2", NULL);
+}
+
+static void test_one_thread_alone(void **state) {
+  (void)state;
+  check_continuations("1", "--alone");
+}
+
+static void test_two_threads_alone(void **state) {
+  (void)state;
+  check_continuations("2", "--alone");
+}
+
+/* The same prompts as text: ids as recorded, the ChatML turn included, and the first tokens of the continuation. */
+static void test_text_prompts(void **state) {
+  (void)state;
+  for (int chatml = 0; chatml < 2; chatml++) {
+    const char *arguments[MAX_ARGUMENTS] = {"--max-tokens", "4", "--max-batch-tokens", "16"};
+    const cJSON *expected[PROMPTS];
+    size_t count = 4;
+    int used = 0;
+    for (int i = 0; i < PROMPTS; i++) {
+      const cJSON *prompt = cJSON_GetArrayItem(golden_prompts, i);
+      if (cJSON_IsTrue(member(prompt, "chatml")) == chatml) {
+        arguments[count++] = "--prompt";
+        arguments[count++] = cJSON_GetStringValue(member(prompt, "text"));
+        expected[used++] = prompt;
+      }
+    }
+    assert_true(used > 0);
+    arguments[count] = chatml ? "--chatml" : NULL;
+    cJSON *answer = run_lm(arguments);
+    for (int i = 0; i < used; i++) {
+      const char *name = cJSON_GetStringValue(member(expected[i], "name"));
+      const cJSON *found = cJSON_GetArrayItem(member(answer, "prompts"), i);
+      const cJSON *ids = member(expected[i], "ids");
+      check_ids(name, "ids", member(found, "ids"), ids, cJSON_GetArraySize(ids));
+      check_ids(name, "tokens", member(found, "continuation"), member(expected[i], "continuation"), 4);
+    }
+    cJSON_Delete(answer);
+  }
+}
+
+static int set_up(void **state) {
+  (void)state;
+  size_t length = 0;
+  char *text = read_file(ATTN_GOLDEN_DIR "/text/golden.json", &length);
+  golden = cJSON_ParseWithLength(text, length);
+  free(text);
+  golden_prompts = cJSON_GetObjectItemCaseSensitive(golden, "prompts");
+  return cJSON_GetArraySize(golden_prompts) == PROMPTS ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  cJSON_Delete(golden);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_one_thread_together), cmocka_unit_test(test_two_threads_together),
+      cmocka_unit_test(test_one_thread_alone),    cmocka_unit_test(test_two_threads_alone),
+      cmocka_unit_test(test_text_prompts),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

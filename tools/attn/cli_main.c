@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command `attn`: which subcommand, and what answers without one. */
+#include <string.h>
+
+#include "cli.h"
+
+#if defined(__has_include)
+#if __has_include("../../tests/check/check.h")
+#include "../../tests/check/check.h"
+#define CLI_HAVE_CHECK 1
+#endif
+#endif
+
+#ifndef CLI_HAVE_CHECK
+static int attn_check_main(int argc, char **argv) {
+  (void)argc, (void)argv;
+  cli_report report;
+  return cli_print_failure("attn check", &report, cli_fail(&report, CLI_BAD_INPUT, "not in this build"));
+}
+#endif
+
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+} commands[] = {
+    {"info", cli_info_command},
+    {"explain", cli_explain_command},
+    {"check", attn_check_main},
+    {"run", cli_run_command},
+};
+
+int main(int argc, char **argv) {
+  const char *word = argc > 1 ? argv[1] : "--help";
+  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); ++i) {
+    if (strcmp(commands[i].name, word) == 0) {
+      return commands[i].run(argc - 1, argv + 1);
+    }
+  }
+  if (strcmp(word, "--version") == 0) {
+    printf("attn %s\n", attn_version());
+    return cli_flush("attn");
+  }
+  if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+    if (argc > 2 && !cli_print_help(argv[2])) {
+      cli_report report;
+      cli_fail(&report, CLI_BAD_INPUT, "%.64s is no command; accepted: info, explain, check, run", argv[2]);
+      return cli_print_failure("attn", &report, CLI_BAD_INPUT);
+    }
+    if (argc <= 2) {
+      cli_print_help("");
+    }
+    return cli_flush("attn");
+  }
+  cli_report report;
+  cli_fail(&report, CLI_BAD_INPUT, "%.64s is no command; accepted: info, explain, check, run, --help, --version", word);
+  return cli_print_failure("attn", &report, CLI_BAD_INPUT);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `attn info --matrix`: each row of the table is a problem with one thing about it, each column a backend of ours. The
+   library is asked for every pair, so the table says what a plan would say. */
+#include <string.h>
+
+#include "cli.h"
+
+enum { MAX_COLUMNS = 16 };
+
+typedef struct matrix_row {
+  const char *title;
+  void (*apply)(attn_problem *problem);
+} matrix_row;
+
+static void plain_decoder(attn_problem *problem) {
+  (void)problem;
+}
+
+static void direct(attn_problem *problem) {
+  problem->kv_source = ATTN_KV_DIRECT;
+  problem->k_format = ATTN_FORMAT_AUTO;
+  problem->block_size = 0;
+  problem->causal = 0;
+}
+
+static void head_sizes(attn_problem *problem) {
+  problem->qk_head_size = 65;
+  problem->v_head_size = 33;
+  problem->scale = attn_softmax_scale(65);
+}
+
+static void odd_block(attn_problem *problem) {
+  problem->block_size = 5;
+}
+
+static void layout_hnd(attn_problem *problem) {
+  problem->layout = ATTN_LAYOUT_HND;
+}
+
+static void multi_query(attn_problem *problem) {
+  problem->num_kv_heads = 1;
+}
+
+static void window(attn_problem *problem) {
+  problem->window_left = 127;
+  problem->window_right = 0;
+}
+
+static void chunked(attn_problem *problem) {
+  problem->chunk_size = 64;
+  problem->chunk_lookback = 1;
+}
+
+static void softcap(attn_problem *problem) {
+  problem->softcap = 30.0f;
+}
+
+static void alibi_linear(attn_problem *problem) {
+  problem->alibi = ATTN_ALIBI_LINEAR;
+}
+
+static void alibi_sqrt(attn_problem *problem) {
+  problem->alibi = ATTN_ALIBI_SQRT;
+}
+
+static void sinks(attn_problem *problem) {
+  problem->has_sinks = 1;
+}
+
+static void bias(attn_problem *problem) {
+  problem->has_bias = 1;
+}
+
+static void prefix_ranges(attn_problem *problem) {
+  problem->has_prefix_ranges = 1;
+}
+
+static void prefix_clamped(attn_problem *problem) {
+  problem->has_prefix_ranges = 1;
+  problem->prefix_clamp = 1;
+  problem->window_left = 127;
+}
+
+static void causal_per_seq(attn_problem *problem) {
+  problem->has_causal_per_seq = 1;
+}
+
+static void lse(attn_problem *problem) {
+  problem->wants_lse = 1;
+}
+
+static void batch_invariant(attn_problem *problem) {
+  problem->batch_invariant = 1;
+}
+
+static void context_parallel(attn_problem *problem) {
+  problem->context_parallel = 2;
+}
+
+static void latent(attn_problem *problem) {
+  problem->kv_lora_rank = 512;
+  problem->qk_rope_head_dim = 64;
+}
+
+static const matrix_row features[] = {
+    {"decoder over a paged cache", plain_decoder},
+    {"encoder and cross attention, no cache", direct},
+    {"qk and v head sizes that differ, any size", head_sizes},
+    {"any block size", odd_block},
+    {"HND pools", layout_hnd},
+    {"any GQA group", multi_query},
+    {"sliding window", window},
+    {"chunked-local attention", chunked},
+    {"soft cap", softcap},
+    {"ALiBi, linear", alibi_linear},
+    {"ALiBi, square root", alibi_sqrt},
+    {"sinks", sinks},
+    {"caller's bias", bias},
+    {"prefix ranges", prefix_ranges},
+    {"prefix ranges inside the window", prefix_clamped},
+    {"causal flag per sequence", causal_per_seq},
+    {"log-sum-exp output", lse},
+    {"batch-invariant mode", batch_invariant},
+    {"context parallel", context_parallel},
+    {"latent attention", latent},
+};
+
+static attn_problem base_problem(void) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  problem.num_q_heads = 8;
+  problem.num_kv_heads = 2;
+  problem.qk_head_size = 64;
+  problem.q_dtype = ATTN_DTYPE_BFLOAT16;
+  problem.block_size = 16;
+  problem.scale = attn_softmax_scale(64);
+  return problem;
+}
+
+/* "yes", or "-" for a pair that a plan refuses. */
+static const char *ask(const attn_context *context, const char *backend, const attn_problem *problem) {
+  attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
+  attn_message message;
+  const char *name = NULL;
+  options.backend = backend;
+  attn_status status = attn_select(context, problem, NULL, &options, &name, &message);
+  return status == ATTN_OK ? "yes" : "-";
+}
+
+static void print_row(const attn_context *context, const char *title, const attn_problem *problem,
+                      const char *const *columns, size_t num_columns) {
+  printf("| %s |", title);
+  for (size_t i = 0; i < num_columns; ++i) {
+    printf(" %s |", ask(context, columns[i], problem));
+  }
+  puts("");
+}
+
+static void print_head(const char *title, const char *const *columns, size_t num_columns) {
+  printf("| %s |", title);
+  for (size_t i = 0; i < num_columns; ++i) {
+    printf(" %s |", columns[i]);
+  }
+  printf("\n|---|");
+  for (size_t i = 0; i < num_columns; ++i) {
+    printf("---|");
+  }
+  puts("");
+}
+
+static void print_formats(const attn_context *context, const char *const *columns, size_t num_columns) {
+  static const attn_format formats[] = {
+#define FORMAT_VALUE(name, value, spelling, storage, built) name,
+      ATTN_FORMAT_LIST(FORMAT_VALUE)
+#undef FORMAT_VALUE
+  };
+  print_head("cache format", columns, num_columns);
+  for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); ++i) {
+    attn_problem problem = base_problem();
+    problem.k_format = formats[i];
+    print_row(context, attn_format_name(formats[i]), &problem, columns, num_columns);
+  }
+}
+
+static void print_dtypes(const attn_context *context, const char *const *columns, size_t num_columns) {
+  static const attn_dtype dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FP8_E4M3};
+  print_head("query or output type", columns, num_columns);
+  for (size_t i = 0; i < 2 * sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
+    char title[64];
+    attn_dtype dtype = dtypes[i / 2];
+    attn_problem problem = base_problem();
+    problem.k_format = ATTN_FORMAT_BFLOAT16;
+    if (i % 2 == 0) {
+      problem.q_dtype = dtype;
+      problem.out_dtype = ATTN_DTYPE_FLOAT32;
+    } else {
+      problem.out_dtype = dtype;
+    }
+    snprintf(title, sizeof(title), "%s %s", attn_dtype_name(dtype), i % 2 == 0 ? "queries" : "output");
+    print_row(context, title, &problem, columns, num_columns);
+  }
+}
+
+int cli_print_matrix(const attn_context *context, cli_report *report) {
+  const char *columns[MAX_COLUMNS];
+  size_t num_columns = 0;
+  attn_backend_info info;
+  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
+    if (!info.foreign && info.built && num_columns < MAX_COLUMNS) {
+      columns[num_columns++] = info.name;
+    }
+  }
+  if (num_columns == 0) {
+    return cli_fail(report, CLI_FAILED, "no backend is built");
+  }
+  print_formats(context, columns, num_columns);
+  puts("");
+  print_dtypes(context, columns, num_columns);
+  puts("");
+  print_head("feature", columns, num_columns);
+  for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); ++i) {
+    attn_problem problem = base_problem();
+    features[i].apply(&problem);
+    print_row(context, features[i].title, &problem, columns, num_columns);
+  }
+  return CLI_OK;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flags of run, explain and info, from one table. A flag's value is its next argument, or follows "=". */
+#include <string.h>
+
+#include "cli.h"
+
+typedef enum flag_id {
+  FLAG_OUTPUT,
+  FLAG_DEVICE,
+  FLAG_BACKEND,
+  FLAG_BATCH_INVARIANT,
+  FLAG_SPLITS,
+  FLAG_THREADS,
+  FLAG_UNCHECKED,
+  FLAG_POISON,
+  FLAG_DESCRIBE,
+  FLAG_MATRIX,
+  FLAG_HELP
+} flag_id;
+
+static const struct {
+  const char *name;
+  flag_id id;
+  int has_value;
+  int commands;
+} flags[] = {
+    {"-o", FLAG_OUTPUT, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
+    {"--device", FLAG_DEVICE, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
+    {"--backend", FLAG_BACKEND, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
+    {"--batch-invariant", FLAG_BATCH_INVARIANT, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
+    {"--splits", FLAG_SPLITS, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
+    {"--threads", FLAG_THREADS, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
+    {"--unchecked", FLAG_UNCHECKED, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
+    {"--poison", FLAG_POISON, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
+    {"--describe", FLAG_DESCRIBE, 0, CLI_FOR_RUN},
+    {"--matrix", FLAG_MATRIX, 0, CLI_FOR_INFO},
+    {"--help", FLAG_HELP, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
+    {"-h", FLAG_HELP, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
+};
+
+static int find_flag(const char *word, int command, size_t *found, const char **value) {
+  for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); ++i) {
+    size_t length = strlen(flags[i].name);
+    if ((flags[i].commands & command) == 0 || strncmp(word, flags[i].name, length) != 0) {
+      continue;
+    }
+    if (word[length] == '\0' || (word[length] == '=' && flags[i].has_value)) {
+      *found = i;
+      *value = word[length] == '=' ? word + length + 1 : NULL;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static int read_device(const char *value, cli_options *options, cli_report *report) {
+  const struct {
+    const char *spelling;
+    attn_device_kind kind;
+  } kinds[] = {
+#define DEVICE_ROW(name, number, spelling, dlpack, built) {spelling, name},
+      ATTN_DEVICE_LIST(DEVICE_ROW)
+#undef DEVICE_ROW
+  };
+  for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); ++i) {
+    size_t length = strlen(kinds[i].spelling);
+    int64_t index = 0;
+    if (strncmp(value, kinds[i].spelling, length) != 0) {
+      continue;
+    }
+    int is_cpu = kinds[i].kind == ATTN_DEVICE_CPU;
+    int numbered =
+        value[length] == ':' && cli_parse_int(value + length + 1, &index) && index >= 0 && index <= INT32_MAX;
+    if (is_cpu ? value[length] == '\0' : numbered) {
+      options->device = kinds[i].kind;
+      options->device_index = (int32_t)index;
+      return CLI_OK;
+    }
+  }
+  return cli_fail(report, CLI_BAD_INPUT, "--device is \"%.64s\"; accepted: cpu, cuda:N, opencl:N", value);
+}
+
+static int read_count(const char *name, const char *value, int64_t low, int64_t high, int64_t *count,
+                      cli_report *report) {
+  if (!cli_parse_int(value, count) || *count < low || *count > high) {
+    return cli_fail(report, CLI_BAD_INPUT, "%s is \"%.64s\"; accepted: %lld to %lld", name, value, (long long)low,
+                    (long long)high);
+  }
+  return CLI_OK;
+}
+
+static int read_flag(flag_id id, const char *value, cli_options *options, cli_report *report) {
+  int64_t count = 0;
+  int code = CLI_OK;
+  switch (id) {
+  case FLAG_OUTPUT:
+    options->output = value;
+    break;
+  case FLAG_DEVICE:
+    return read_device(value, options, report);
+  case FLAG_BACKEND:
+    options->backend = value;
+    break;
+  case FLAG_SPLITS:
+    return read_count("--splits", value, 0, 4096, &options->num_splits, report);
+  case FLAG_THREADS:
+    code = read_count("--threads", value, 1, 1024, &count, report);
+    options->num_threads = (int32_t)count;
+    break;
+  case FLAG_BATCH_INVARIANT:
+    options->batch_invariant = 1;
+    break;
+  case FLAG_UNCHECKED:
+    options->unchecked = 1;
+    break;
+  case FLAG_POISON:
+    options->poison = 1;
+    break;
+  case FLAG_DESCRIBE:
+    options->describe = 1;
+    break;
+  case FLAG_MATRIX:
+    options->matrix = 1;
+    break;
+  case FLAG_HELP:
+    options->help = 1;
+    break;
+  }
+  return code;
+}
+
+/* Whether a word is NAME=VALUE; a path with "=" in it has a dot or a slash before. */
+static int is_assignment(const char *word) {
+  size_t length = strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789_");
+  return length > 0 && word[length] == '=';
+}
+
+/* A word that is no flag: the input file or, for explain, NAME=VALUE. Returns 0 for a word that has no place. */
+static int read_word(char *word, int command, cli_options *options) {
+  if (command == CLI_FOR_EXPLAIN && options->input == NULL && is_assignment(word)) {
+    if (options->num_words == CLI_MAX_WORDS) {
+      return 0;
+    }
+    options->words[options->num_words++] = word;
+    return 1;
+  }
+  if (command == CLI_FOR_INFO || options->input != NULL || options->num_words > 0) {
+    return 0;
+  }
+  options->input = word;
+  return 1;
+}
+
+static int check_complete(int command, const cli_options *options, cli_report *report) {
+  if (options->help || options->describe || command == CLI_FOR_INFO) {
+    return CLI_OK;
+  }
+  if (options->input == NULL && options->num_words == 0) {
+    return cli_fail(report, CLI_BAD_INPUT, "IN.safetensors is missing (--help shows the use)");
+  }
+  if (command == CLI_FOR_RUN && options->output == NULL) {
+    return cli_fail(report, CLI_BAD_INPUT, "-o OUT.safetensors is missing (--help shows the use)");
+  }
+  return CLI_OK;
+}
+
+int cli_parse_options(int argc, char **argv, int command, cli_options *options, cli_report *report) {
+  memset(options, 0, sizeof(*options));
+  options->num_splits = -1;
+  for (int i = 1; i < argc; ++i) {
+    size_t found = 0;
+    const char *value = NULL;
+    if (argv[i][0] != '-' || argv[i][1] == '\0') {
+      if (!read_word(argv[i], command, options)) {
+        return cli_fail(report, CLI_BAD_INPUT, "\"%.64s\" is one argument too many", argv[i]);
+      }
+      continue;
+    }
+    if (!find_flag(argv[i], command, &found, &value)) {
+      return cli_fail(report, CLI_BAD_INPUT, "%.64s is not a flag of this command (--help lists them)", argv[i]);
+    }
+    if (flags[found].has_value && value == NULL) {
+      value = i + 1 < argc ? argv[++i] : NULL;
+      if (value == NULL) {
+        return cli_fail(report, CLI_BAD_INPUT, "%s needs a value (--help shows the use)", flags[found].name);
+      }
+    }
+    int code = read_flag(flags[found].id, value, options, report);
+    if (code != CLI_OK) {
+      return code;
+    }
+  }
+  return check_complete(command, options, report);
+}
+
+int cli_make_context(const cli_options *options, attn_context **context, cli_report *report) {
+  attn_context_options wanted = ATTN_CONTEXT_OPTIONS_INIT;
+  attn_message message;
+  wanted.device = options->device;
+  wanted.device_index = options->device_index;
+  wanted.num_threads = options->num_threads;
+  return cli_library(report, attn_context_create(&wanted, context, &message), &message);
+}

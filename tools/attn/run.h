@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * run.h: inside `attn run`. Each operation takes a checked request and fills a run_result, which is then written as the
+ * output file. Tensors reach the library as run_views: plain views of the file's memory or, with --poison, copies with
+ * padded strides in memory full of NaN, into which only what the call owns was copied (run_view.c; run_owned.c decides
+ * what that is).
+ */
+#ifndef ATTN_TOOL_RUN_H
+#define ATTN_TOOL_RUN_H
+
+#include "request.h"
+
+/* What a call answers. Tensors with `owned` set are freed with it. */
+enum { RUN_MAX_TENSORS = 5 };
+typedef struct run_result {
+  st_tensor tensors[RUN_MAX_TENSORS];
+  size_t num_tensors;
+  char backend[32];
+  char reason[ATTN_REASON_BYTES];
+  int32_t splits;
+  uint64_t workspace_bytes;
+} run_result;
+
+/* What an operation works with. */
+typedef struct run_job {
+  attn_context *context;
+  const cli_options *flags;
+  const request *request;
+  run_result *result;
+  cli_report *report;
+} run_job;
+
+int run_attention(const run_job *job);
+int run_cache_write(const run_job *job);
+int run_cache_gather(const run_job *job);
+int run_merge(const run_job *job);
+
+/* Add an output of the result: all zeros, with --poison all NaN. */
+int run_add_output(const run_job *job, const char *name, attn_dtype dtype, int32_t rank, const int64_t *shape,
+                   st_tensor **tensor);
+/* Add a tensor of the request as it is now. */
+void run_add_input(const run_job *job, const st_tensor *tensor);
+/* Name the backend of a call that has no plan. */
+void run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes,
+                      char *reason, size_t reason_bytes);
+
+/* ---- Views -------------------------------------------------------------------------------------------------------- */
+
+typedef struct run_view {
+  DLTensor view;
+  int64_t shape[ST_MAX_RANK];
+  int64_t strides[ST_MAX_RANK];
+  unsigned char *memory;  /* the padded copy; NULL for a plain view */
+  const DLTensor *tensor; /* &view, or NULL for a tensor that is not given */
+} run_view;
+
+/* How many leading elements of the innermost row at `index` (all axes but the last; none for one axis) a call owns. */
+typedef int64_t (*run_owned)(const void *context, const int64_t *index);
+
+/* View a tensor (NULL: none). With `poison` as a padded copy of what `owned` grants, of everything where it is NULL. */
+int run_view_open(run_view *view, const st_tensor *tensor, int poison, run_owned owned, const void *context,
+                  cli_report *report);
+/* An output: with `poison` padded memory full of NaN. */
+int run_view_output(run_view *view, const st_tensor *tensor, int poison, cli_report *report);
+/* Copy the rows whose first index is below `rows` from the padded copy to the tensor; a plain view has them there. */
+void run_view_collect(const run_view *view, st_tensor *tensor, int64_t rows);
+/* Copy one innermost row likewise. */
+void run_view_collect_row(const run_view *view, st_tensor *tensor, const int64_t *index);
+void run_view_close(run_view *view);
+
+/* ---- Ownership ---------------------------------------------------------------------------------------------------- */
+
+/* What an attention or gather call owns, from its lists. Lists that are wrong own less; the library refuses them. */
+typedef struct run_ownership {
+  const request *request;
+  const attn_problem *problem; /* attention */
+  unsigned char *slots;        /* [blocks * block_size], or [kv tokens] without a cache: 1 where some row may look */
+  int64_t num_slots;
+} run_ownership;
+
+int run_own_attention(const request *parsed, const attn_problem *problem, run_ownership *owned, cli_report *report);
+int run_own_gather(const request *parsed, run_ownership *owned, cli_report *report);
+void run_own_free(run_ownership *owned);
+
+/* run_owned functions; context is a run_ownership. */
+int64_t run_owns_pool(const void *context, const int64_t *index);
+int64_t run_owns_query(const void *context, const int64_t *index);
+int64_t run_owns_new_row(const void *context, const int64_t *index);
+int64_t run_owns_direct_row(const void *context, const int64_t *index);
+int64_t run_owns_table(const void *context, const int64_t *index);
+int64_t run_owns_bias(const void *context, const int64_t *index);
+/* Owns nothing. */
+int64_t run_owns_none(const void *context, const int64_t *index);
+
+/* Copy the slots that slot_mapping names from a pool's padded copy into its tensor. */
+void run_collect_slots(const request *parsed, const run_view *pool, st_tensor *tensor);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operations `cache_write` and `cache_gather`. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+
+typedef struct cache_call {
+  run_ownership owned;
+  run_view tensors[TENSOR_COUNT];
+  run_view k;
+  run_view v;
+} cache_call;
+
+static int open_inputs(const run_job *job, cache_call *call, const run_owned *owners) {
+  int code = CLI_OK;
+  for (int i = 0; code == CLI_OK && i < TENSOR_COUNT; ++i) {
+    code = run_view_open(&call->tensors[i], job->request->tensor[i], job->flags->poison, owners[i], &call->owned,
+                         job->report);
+  }
+  return code;
+}
+
+static void close_call(cache_call *call) {
+  for (int i = 0; i < TENSOR_COUNT; ++i) {
+    run_view_close(&call->tensors[i]);
+  }
+  run_view_close(&call->k);
+  run_view_close(&call->v);
+  run_own_free(&call->owned);
+  free(call);
+}
+
+static int write_cache(const run_job *job, const cache_call *call) {
+  const request *parsed = job->request;
+  attn_message message;
+  attn_cache_write_args args = ATTN_CACHE_WRITE_INIT;
+  args.k_format = parsed->k_format;
+  args.v_format = parsed->v_format;
+  args.layout = (attn_layout)parsed->key[KEY_KV_LAYOUT].integer;
+  args.unchecked = parsed->key[KEY_CHECKED].integer == 0;
+  args.backend = job->flags->backend;
+  args.k = call->tensors[TENSOR_K].tensor;
+  args.v = call->tensors[TENSOR_V].tensor;
+  args.slot_mapping = call->tensors[TENSOR_SLOT_MAPPING].tensor;
+  args.k_cache = call->tensors[TENSOR_K_CACHE].tensor;
+  args.v_cache = call->tensors[TENSOR_V_CACHE].tensor;
+  args.k_scale = call->tensors[TENSOR_K_SCALE].tensor;
+  args.v_scale = call->tensors[TENSOR_V_SCALE].tensor;
+  return cli_library(job->report, attn_cache_write(job->context, &args, &message), &message);
+}
+
+int run_cache_write(const run_job *job) {
+  static const run_owned owners[TENSOR_COUNT] = {[TENSOR_K] = run_owns_new_row,
+                                                 [TENSOR_V] = run_owns_new_row,
+                                                 [TENSOR_K_CACHE] = run_owns_none,
+                                                 [TENSOR_V_CACHE] = run_owns_none};
+  cache_call *call = calloc(1, sizeof(*call));
+  if (call == NULL) {
+    return cli_fail(job->report, CLI_FAILED, "no memory for the call");
+  }
+  call->owned.request = job->request;
+  int code = open_inputs(job, call, owners);
+  if (code == CLI_OK) {
+    code = write_cache(job, call);
+  }
+  for (int i = 0; code == CLI_OK && i < 2; ++i) {
+    request_tensor id = i == 0 ? TENSOR_K_CACHE : TENSOR_V_CACHE;
+    st_tensor pool = *job->request->tensor[id];
+    run_collect_slots(job->request, &call->tensors[id], &pool);
+    run_add_input(job, &pool);
+  }
+  close_call(call);
+  return code;
+}
+
+/* Rows of the result. In checked mode a length that the table cannot hold is refused here, before memory is asked for. */
+static int count_rows(const run_job *job, int64_t *rows) {
+  const request *parsed = job->request;
+  const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];
+  const st_tensor *starts = parsed->tensor[TENSOR_SEQ_STARTS];
+  int64_t width = parsed->tensor[TENSOR_BLOCK_TABLE]->shape[1];
+  int checked = parsed->key[KEY_CHECKED].integer != 0;
+  if (starts != NULL && starts->shape[0] != lens->shape[0]) {
+    return cli_fail(job->report, CLI_BAD_INPUT, "tensor seq_starts has %lld entries; accepted: %lld, as seq_lens",
+                    (long long)starts->shape[0], (long long)lens->shape[0]);
+  }
+  *rows = 0;
+  for (int64_t s = 0; s < lens->shape[0]; ++s) {
+    int64_t length = request_i32(lens, s);
+    int64_t start = starts != NULL ? request_i32(starts, s) : 0;
+    if (length < 0) {
+      return cli_fail(job->report, CLI_BAD_INPUT, "tensor seq_lens: entry %lld is %lld; accepted: 0 or more",
+                      (long long)s, (long long)length);
+    }
+    if (start < 0 || start > length) {
+      return cli_fail(job->report, CLI_BAD_INPUT,
+                      "tensor seq_starts: entry %lld is %lld; accepted: 0 to seq_lens' %lld", (long long)s,
+                      (long long)start, (long long)length);
+    }
+    if (checked && length > 0 && (length - 1) / parsed->block_size >= width) {
+      return cli_fail(job->report, CLI_BAD_INPUT,
+                      "tensor seq_lens: entry %lld is %lld, beyond the table; accepted: at "
+                      "most width %lld times block_size %d",
+                      (long long)s, (long long)length, (long long)width, (int)parsed->block_size);
+    }
+    *rows += length - start;
+  }
+  return CLI_OK;
+}
+
+static int make_outputs(const run_job *job, cache_call *call, int64_t rows) {
+  const request *parsed = job->request;
+  const char *const names[2] = {"k", "v"};
+  const request_tensor pools[2] = {TENSOR_K_CACHE, TENSOR_V_CACHE};
+  const int32_t sizes[2] = {parsed->head_size, parsed->v_head_size};
+  run_view *const views[2] = {&call->k, &call->v};
+  for (int i = 0; i < 2; ++i) {
+    st_tensor *tensor;
+    const int64_t shape[3] = {rows, parsed->num_kv_heads, sizes[i]};
+    if (parsed->tensor[pools[i]] == NULL) {
+      continue;
+    }
+    int code = run_add_output(job, names[i], parsed->out_dtype, 3, shape, &tensor);
+    if (code == CLI_OK) {
+      code = run_view_output(views[i], tensor, job->flags->poison, job->report);
+    }
+    if (code != CLI_OK) {
+      return code;
+    }
+  }
+  return CLI_OK;
+}
+
+static int gather(const run_job *job, const cache_call *call) {
+  const request *parsed = job->request;
+  attn_message message;
+  attn_cache_gather_args args = ATTN_CACHE_GATHER_INIT;
+  args.k_format = parsed->k_format;
+  args.v_format = parsed->v_format;
+  args.layout = (attn_layout)parsed->key[KEY_KV_LAYOUT].integer;
+  args.unchecked = parsed->key[KEY_CHECKED].integer == 0;
+  args.backend = job->flags->backend;
+  args.k_cache = call->tensors[TENSOR_K_CACHE].tensor;
+  args.v_cache = call->tensors[TENSOR_V_CACHE].tensor;
+  args.k_scale = call->tensors[TENSOR_K_SCALE].tensor;
+  args.v_scale = call->tensors[TENSOR_V_SCALE].tensor;
+  args.block_table = call->tensors[TENSOR_BLOCK_TABLE].tensor;
+  args.seq_lens = call->tensors[TENSOR_SEQ_LENS].tensor;
+  args.seq_starts = call->tensors[TENSOR_SEQ_STARTS].tensor;
+  args.k = call->k.tensor;
+  args.v = call->v.tensor;
+  return cli_library(job->report, attn_cache_gather(job->context, &args, &message), &message);
+}
+
+int run_cache_gather(const run_job *job) {
+  static const run_owned owners[TENSOR_COUNT] = {
+      [TENSOR_K_CACHE] = run_owns_pool, [TENSOR_V_CACHE] = run_owns_pool, [TENSOR_BLOCK_TABLE] = run_owns_table};
+  int64_t rows = 0;
+  cache_call *call = calloc(1, sizeof(*call));
+  if (call == NULL) {
+    return cli_fail(job->report, CLI_FAILED, "no memory for the call");
+  }
+  int code = count_rows(job, &rows);
+  if (code == CLI_OK) {
+    code = make_outputs(job, call, rows);
+  }
+  if (code == CLI_OK && job->flags->poison) {
+    code = run_own_gather(job->request, &call->owned, job->report);
+  }
+  if (code == CLI_OK) {
+    code = open_inputs(job, call, owners);
+  }
+  if (code == CLI_OK) {
+    code = gather(job, call);
+  }
+  for (size_t i = 0; code == CLI_OK && i < job->result->num_tensors; ++i) {
+    int is_k = strcmp(job->result->tensors[i].name, "k") == 0;
+    run_view_collect(is_k ? &call->k : &call->v, &job->result->tensors[i], rows);
+  }
+  close_call(call);
+  return code;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `attn run`: read the file, parse and check the request, let its operation compute, write the result. Nothing is written
+   before the call has succeeded. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+
+int run_add_output(const run_job *job, const char *name, attn_dtype dtype, int32_t rank, const int64_t *shape,
+                   st_tensor **tensor) {
+  run_result *result = job->result;
+  st_tensor *made = &result->tensors[result->num_tensors];
+  memset(made, 0, sizeof(*made));
+  made->name = name;
+  made->rank = rank;
+  memcpy(made->shape, shape, (size_t)rank * sizeof(*shape));
+  if (!st_dtype_from_name(st_name_of(dtype), &made->dtype) ||
+      !st_tensor_bytes(made->dtype, rank, shape, &made->bytes)) {
+    return cli_fail(job->report, CLI_BAD_INPUT, "the result %s does not fit 64 bits", name);
+  }
+  made->data = cli_alloc(made->bytes, job->flags->poison);
+  if (made->data == NULL) {
+    return cli_fail(job->report, CLI_FAILED, "no memory for the result %s of %llu bytes", name,
+                    (unsigned long long)made->bytes);
+  }
+  made->owned = 1;
+  ++result->num_tensors;
+  *tensor = made;
+  return CLI_OK;
+}
+
+void run_add_input(const run_job *job, const st_tensor *tensor) {
+  st_tensor *made = &job->result->tensors[job->result->num_tensors++];
+  *made = *tensor;
+  made->owned = 0;
+}
+
+/* The rule of the calls that take a backend's name: the argument, then ATTN_BACKEND, then the device's first. */
+void run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes,
+                      char *reason, size_t reason_bytes) {
+  const char *forced = flags->backend;
+  const char *source = "the backend argument";
+  if (forced == NULL || forced[0] == '\0' || strcmp(forced, "auto") == 0) {
+    forced = getenv("ATTN_BACKEND");
+    source = "ATTN_BACKEND";
+  }
+  if (forced != NULL && forced[0] != '\0' && strcmp(forced, "auto") != 0) {
+    snprintf(name, name_bytes, "%s", forced);
+    snprintf(reason, reason_bytes, "forced by %s", source);
+    return;
+  }
+  attn_context_info device = ATTN_CONTEXT_INFO_INIT;
+  attn_message message;
+  snprintf(name, name_bytes, "%s", "");
+  snprintf(reason, reason_bytes, "%s", "no backend is built for this device");
+  if (attn_context_get_info(context, &device, &message) != ATTN_OK) {
+    return;
+  }
+  attn_backend_info info;
+  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
+    if (!info.foreign && info.built && info.device == device.device) {
+      snprintf(name, name_bytes, "%s", info.name);
+      snprintf(reason, reason_bytes, "first of the backends built for %s", attn_device_kind_name(device.device));
+      return;
+    }
+  }
+}
+
+static int compute(const run_job *job) {
+  switch (job->request->op->op) {
+  case OP_ATTENTION:
+    return run_attention(job);
+  case OP_CACHE_WRITE:
+    return run_cache_write(job);
+  case OP_CACHE_GATHER:
+    return run_cache_gather(job);
+  default:
+    return run_merge(job);
+  }
+}
+
+static int write_result(const run_job *job) {
+  run_result *result = job->result;
+  char splits[16];
+  char workspace[24];
+  if (result->backend[0] == '\0') {
+    run_name_backend(job->context, job->flags, result->backend, sizeof(result->backend), result->reason,
+                     sizeof(result->reason));
+  }
+  snprintf(splits, sizeof(splits), "%d", (int)result->splits);
+  snprintf(workspace, sizeof(workspace), "%llu", (unsigned long long)result->workspace_bytes);
+  const st_entry metadata[] = {{"backend", result->backend},
+                               {"backend_reason", result->reason},
+                               {"splits", splits},
+                               {"workspace_bytes", workspace}};
+  return st_write(job->flags->output, result->tensors, result->num_tensors, metadata,
+                  sizeof(metadata) / sizeof(metadata[0]), job->report);
+}
+
+static int run_request(const cli_options *flags, const request *parsed, cli_report *report) {
+  run_result result;
+  memset(&result, 0, sizeof(result));
+  run_job job = {.flags = flags, .request = parsed, .result = &result, .report = report};
+  int code = cli_make_context(flags, &job.context, report);
+  if (code == CLI_OK) {
+    code = compute(&job);
+  }
+  if (code == CLI_OK) {
+    code = write_result(&job);
+  }
+  for (size_t i = 0; i < result.num_tensors; ++i) {
+    if (result.tensors[i].owned) {
+      free(result.tensors[i].data);
+    }
+  }
+  attn_context_destroy(job.context);
+  return code;
+}
+
+static int run_file(const cli_options *flags, cli_report *report) {
+  st_file file;
+  request parsed;
+  int code = st_read(flags->input, &file, report);
+  if (code != CLI_OK) {
+    return code;
+  }
+  code = request_parse(&file, flags, &parsed, report);
+  if (code == CLI_OK) {
+    code = request_check(&parsed, report);
+    if (code == CLI_OK) {
+      code = run_request(flags, &parsed, report);
+    }
+    request_free(&parsed);
+  }
+  st_free(&file);
+  return code;
+}
+
+int cli_run_command(int argc, char **argv) {
+  cli_options flags;
+  cli_report report;
+  int code = cli_parse_options(argc, argv, CLI_FOR_RUN, &flags, &report);
+  if (code != CLI_OK) {
+    return cli_print_failure("attn run", &report, code);
+  }
+  if (flags.help) {
+    cli_print_help("run");
+    return cli_flush("attn run");
+  }
+  if (flags.describe) {
+    request_describe();
+    return cli_flush("attn run");
+  }
+  code = run_file(&flags, &report);
+  return code == CLI_OK ? CLI_OK : cli_print_failure("attn run", &report, code);
+}

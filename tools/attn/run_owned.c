@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call owns, for --poison: a position belongs to it when some query row of its sequence may see it. The mask here
+   is written from the contract's line and shares nothing with the library. Lists are read with every index clipped,
+   since the library has not checked them yet. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+
+/* One sequence of the batch, clipped to what exists. */
+typedef struct sequence {
+  int64_t index;
+  int64_t first_row;
+  int64_t num_rows;
+  int64_t kv_len;
+  int64_t position; /* of the first row */
+  int causal;
+} sequence;
+
+static int64_t clip(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+static int64_t floor_div(int64_t a, int64_t b) {
+  return a >= 0 ? a / b : -((-a + b - 1) / b);
+}
+
+static sequence get_sequence(const request *parsed, const attn_problem *problem, int64_t index) {
+  const st_tensor *starts = parsed->tensor[TENSOR_QUERY_START_LOC];
+  const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];
+  const st_tensor *packed = parsed->tensor[TENSOR_KV_START_LOC];
+  const st_tensor *flags = parsed->tensor[TENSOR_CAUSAL_PER_SEQ];
+  int64_t tokens = parsed->tensor[TENSOR_Q]->shape[0];
+  sequence made = {.index = index, .causal = problem->causal};
+  made.first_row = clip(request_i32(starts, index), 0, tokens);
+  made.num_rows = clip(request_i32(starts, index + 1), made.first_row, tokens) - made.first_row;
+  made.kv_len = made.num_rows;
+  if (lens != NULL) {
+    made.kv_len = index < lens->shape[0] ? request_i32(lens, index) : 0;
+  } else if (packed != NULL && index + 1 < packed->shape[0]) {
+    made.kv_len = (int64_t)request_i32(packed, index + 1) - request_i32(packed, index);
+  }
+  made.kv_len = made.kv_len > 0 ? made.kv_len : 0;
+  made.position = made.kv_len - made.num_rows;
+  if (flags != NULL && index < flags->shape[0]) {
+    made.causal = request_i32(flags, index) != 0;
+  }
+  return made;
+}
+
+static int in_window(const attn_problem *problem, int64_t q, int64_t k) {
+  return (problem->window_left < 0 || q - k <= problem->window_left) &&
+         (problem->window_right < 0 || k - q <= problem->window_right);
+}
+
+static int in_prefix(const request *parsed, const sequence *seq, int64_t q, int64_t k) {
+  const st_tensor *ranges = parsed->tensor[TENSOR_PREFIX_RANGES];
+  if (ranges == NULL || seq->index >= ranges->shape[0] || ranges->shape[2] != 2) {
+    return 0;
+  }
+  for (int64_t i = 0; i < ranges->shape[1]; ++i) {
+    int64_t at = (seq->index * ranges->shape[1] + i) * 2;
+    int64_t a = request_i32(ranges, at);
+    int64_t b = request_i32(ranges, at + 1);
+    if (q >= a && q < b && k >= a && k < b) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static int in_chunk(const attn_problem *problem, const sequence *seq, int64_t q, int64_t k) {
+  if (problem->chunk_size == 0) {
+    return 1;
+  }
+  int64_t distance = floor_div(q, problem->chunk_size) - floor_div(k, problem->chunk_size);
+  return (distance >= 0 && distance <= problem->chunk_lookback) || (!seq->causal && distance == 0);
+}
+
+/* Whether some head's bias leaves the key in sight. */
+static int in_bias(const request *parsed, int64_t row, int64_t k) {
+  const st_tensor *bias = parsed->tensor[TENSOR_BIAS];
+  if (bias == NULL || row >= bias->shape[0] || k >= bias->shape[2]) {
+    return 1;
+  }
+  for (int64_t head = 0; head < bias->shape[1]; ++head) {
+    float value;
+    size_t at = (size_t)((row * bias->shape[1] + head) * bias->shape[2] + k);
+    memcpy(&value, bias->data + at * sizeof(value), sizeof(value));
+    if (!(value == -INFINITY)) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static int row_sees(const run_ownership *owned, const sequence *seq, int64_t row, int64_t k) {
+  const attn_problem *problem = owned->problem;
+  int64_t q = seq->position + row;
+  int window = in_window(problem, q, k);
+  int plain = (!seq->causal || k <= q) && window && in_chunk(problem, seq, q, k);
+  int prefix = in_prefix(owned->request, seq, q, k) && (!problem->prefix_clamp || window);
+  return (plain || prefix) && in_bias(owned->request, seq->first_row + row, k);
+}
+
+/* Rows are tried from the nearest outwards: most keys are seen by the row at their own position. */
+static int some_row_sees(const run_ownership *owned, const sequence *seq, int64_t k) {
+  int64_t low = clip(k - seq->position, 0, seq->num_rows) - 1;
+  int64_t high = low + 1;
+  while (low >= 0 || high < seq->num_rows) {
+    if (high < seq->num_rows && row_sees(owned, seq, high++, k)) {
+      return 1;
+    }
+    if (low >= 0 && row_sees(owned, seq, low--, k)) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static void own_slot(run_ownership *owned, int64_t slot) {
+  if (slot >= 0 && slot < owned->num_slots) {
+    owned->slots[slot] = 1;
+  }
+}
+
+static void own_position(run_ownership *owned, int64_t seq, int64_t position) {
+  const st_tensor *table = owned->request->tensor[TENSOR_BLOCK_TABLE];
+  int64_t block_size = owned->request->block_size;
+  int64_t id = request_i32(table, seq * table->shape[1] + position / block_size);
+  own_slot(owned, id >= 0 ? id * block_size + position % block_size : -1);
+}
+
+static int make_slots(run_ownership *owned, int64_t num_slots, cli_report *report) {
+  owned->num_slots = num_slots;
+  owned->slots = cli_alloc((uint64_t)num_slots, 0);
+  return owned->slots != NULL ? CLI_OK : cli_fail(report, CLI_FAILED, "no memory for --poison");
+}
+
+/* Slots of the pool that is given. Its extents are those of data in memory, so the product fits unless a row is empty. */
+static int64_t pool_slots(const request *parsed) {
+  const st_tensor *k = parsed->tensor[TENSOR_K_CACHE];
+  const st_tensor *pool = k != NULL ? k : parsed->tensor[TENSOR_V_CACHE];
+  return pool->bytes > 0 ? pool->shape[0] * parsed->block_size : 0;
+}
+
+static int64_t reachable(const request *parsed, int64_t seq) {
+  const st_tensor *table = parsed->tensor[TENSOR_BLOCK_TABLE];
+  return seq < table->shape[0] ? table->shape[1] * (int64_t)parsed->block_size : 0;
+}
+
+int run_own_attention(const request *parsed, const attn_problem *problem, run_ownership *owned, cli_report *report) {
+  *owned = (run_ownership){.request = parsed, .problem = problem};
+  int64_t direct = parsed->has_cache ? 0 : parsed->tensor[TENSOR_K]->shape[0];
+  int code = make_slots(owned, parsed->has_cache ? pool_slots(parsed) : direct, report);
+  for (int64_t s = 0; code == CLI_OK && s < parsed->num_seqs; ++s) {
+    sequence seq = get_sequence(parsed, problem, s);
+    const st_tensor *packed = parsed->tensor[TENSOR_KV_START_LOC];
+    int64_t base = packed != NULL && s < packed->shape[0] ? request_i32(packed, s) : seq.first_row;
+    int64_t end = parsed->has_cache ? clip(seq.kv_len, 0, reachable(parsed, s)) : clip(seq.kv_len, 0, direct);
+    for (int64_t position = 0; position < end; ++position) {
+      if (!some_row_sees(owned, &seq, position)) {
+        continue;
+      }
+      if (parsed->has_cache) {
+        own_position(owned, s, position);
+      } else {
+        own_slot(owned, base + position);
+      }
+    }
+  }
+  return code;
+}
+
+int run_own_gather(const request *parsed, run_ownership *owned, cli_report *report) {
+  *owned = (run_ownership){.request = parsed};
+  const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];
+  const st_tensor *starts = parsed->tensor[TENSOR_SEQ_STARTS];
+  int code = make_slots(owned, pool_slots(parsed), report);
+  for (int64_t s = 0; code == CLI_OK && s < lens->shape[0]; ++s) {
+    int64_t end = clip(request_i32(lens, s), 0, reachable(parsed, s));
+    int64_t begin = starts != NULL && s < starts->shape[0] ? request_i32(starts, s) : 0;
+    for (int64_t position = clip(begin, 0, end); position < end; ++position) {
+      own_position(owned, s, position);
+    }
+  }
+  return code;
+}
+
+void run_own_free(run_ownership *owned) {
+  free(owned->slots);
+  owned->slots = NULL;
+}
+
+int64_t run_owns_pool(const void *context, const int64_t *index) {
+  const run_ownership *owned = context;
+  int hnd = owned->request->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
+  int64_t slot = index[0] * owned->request->block_size + index[hnd ? 2 : 1];
+  return slot < owned->num_slots && owned->slots[slot] ? INT64_MAX : 0;
+}
+
+int64_t run_owns_query(const void *context, const int64_t *index) {
+  const run_ownership *owned = context;
+  return index[0] < owned->request->num_tokens ? INT64_MAX : 0;
+}
+
+int64_t run_owns_new_row(const void *context, const int64_t *index) {
+  const run_ownership *owned = context;
+  const st_tensor *slots = owned->request->tensor[TENSOR_SLOT_MAPPING];
+  int64_t slot = -1;
+  if (index[0] < slots->shape[0]) {
+    memcpy(&slot, slots->data + (size_t)index[0] * sizeof(slot), sizeof(slot));
+  }
+  return slot >= 0 ? INT64_MAX : 0;
+}
+
+int64_t run_owns_direct_row(const void *context, const int64_t *index) {
+  const run_ownership *owned = context;
+  return index[0] < owned->num_slots && owned->slots[index[0]] ? INT64_MAX : 0;
+}
+
+int64_t run_owns_table(const void *context, const int64_t *index) {
+  const run_ownership *owned = context;
+  const st_tensor *lens = owned->request->tensor[TENSOR_SEQ_LENS];
+  int64_t block_size = owned->request->block_size;
+  int64_t length = index[0] < lens->shape[0] ? request_i32(lens, index[0]) : 0;
+  return length > 0 ? (length + block_size - 1) / block_size : 0;
+}
+
+int64_t run_owns_bias(const void *context, const int64_t *index) {
+  const run_ownership *owned = context;
+  for (int64_t s = 0; s < owned->request->num_seqs; ++s) {
+    sequence seq = get_sequence(owned->request, owned->problem, s);
+    if (index[0] >= seq.first_row && index[0] < seq.first_row + seq.num_rows) {
+      return seq.kv_len;
+    }
+  }
+  return 0;
+}
+
+int64_t run_owns_none(const void *context, const int64_t *index) {
+  (void)context, (void)index;
+  return 0;
+}
+
+void run_collect_slots(const request *parsed, const run_view *pool, st_tensor *tensor) {
+  const st_tensor *slots = parsed->tensor[TENSOR_SLOT_MAPPING];
+  int hnd = parsed->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
+  int64_t num_slots = pool_slots(parsed);
+  if (pool->memory == NULL) {
+    return;
+  }
+  for (int64_t i = 0; i < slots->shape[0]; ++i) {
+    int64_t slot;
+    memcpy(&slot, slots->data + (size_t)i * sizeof(slot), sizeof(slot));
+    for (int64_t head = 0; slot >= 0 && slot < num_slots && head < parsed->num_kv_heads; ++head) {
+      int64_t offset = slot % parsed->block_size;
+      int64_t index[ST_MAX_RANK] = {slot / parsed->block_size, hnd ? head : offset, hnd ? offset : head};
+      run_view_collect_row(pool, tensor, index);
+    }
+  }
+}
