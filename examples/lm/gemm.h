@@ -20,6 +20,12 @@ typedef void (*gemm_rows)(void *context, int64_t first, int64_t count, float *ou
 /** "oneDNN 3.6" or "plain C". Static storage. */
 const char *gemm_name(void);
 
+/**
+ * To be called first in main: gives the product's thread runtime its settings, which it reads when the process starts,
+ * by starting the program once more where needed. Settings of the user's own are left alone. May not return.
+ */
+void gemm_prepare_process(char **argv);
+
 /** `threads` threads for every product of this engine. */
 ATTN_NODISCARD attn_status gemm_create(int32_t threads, gemm_engine **out, attn_message *message);
 

@@ -25,6 +25,10 @@ const char *gemm_name(void) {
   return "plain C";
 }
 
+void gemm_prepare_process(char **argv) {
+  (void)argv;
+}
+
 attn_status gemm_create(int32_t threads, gemm_engine **out, attn_message *message) {
   *out = malloc(sizeof **out);
   if (*out == NULL) {

@@ -228,6 +228,7 @@ static int run_generate(int count, char **arguments) {
 }
 
 int main(int argc, char **argv) {
+  gemm_prepare_process(argv);
   if (argc >= 2 && strcmp(argv[1], "generate") == 0) {
     return run_generate(argc - 2, argv + 2);
   }

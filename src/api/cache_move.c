@@ -127,16 +127,20 @@ static attn_status check_duplicates(const attn_view *slots, attn_message *messag
     }
     memset(seen, 0, sizeof seen);
     for (int64_t i = 0; i < slots->shape[0]; i++) {
-      int64_t at = int64_at(slots, i) - lowest;
-      if (at < 0 || at >= WINDOW_SLOTS) {
+      int64_t slot = int64_at(slots, i);
+      if (slot < lowest || slot - lowest >= WINDOW_SLOTS) {
         continue;
       }
+      int64_t at = slot - lowest;
       uint64_t bit = (uint64_t)1 << (at % 64);
       if ((seen[at / 64] & bit) != 0) {
         return attn_fail(message, ATTN_E_INDEX, "slot_mapping[%lld]: %lld stands twice, accepted: different slots",
-                         (long long)i, (long long)(at + lowest));
+                         (long long)i, (long long)slot);
       }
       seen[at / 64] |= bit;
+    }
+    if (lowest > INT64_MAX - WINDOW_SLOTS) {
+      return ATTN_OK;
     }
     base = lowest + WINDOW_SLOTS;
   }

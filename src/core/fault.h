@@ -2,9 +2,10 @@
 /* fault.h: planted faults, the proof that `attn check` catches what it claims to catch.
  *
  * A fault is one wrong line behind `if (attn_fault(ATTN_FAULT_NAME))`. In every shipped build attn_fault() is the
- * constant 0 and the wrong line is gone; only the test-only build (ATTN_TEST_FAULTS=1, bin/attn-faulty) holds them, and there at
- * most one is active at a time. A row of the list whose fault is planted nowhere is itself a failure: it is not caught.
- * The third field says exactly what is planted; "api" marks a check left out in src/api, all others lie in CPU_ATTN.
+ * constant 0 and the wrong line is gone; only the test-only build (ATTN_TEST_FAULTS=1, bin/attn-faulty) holds them, and
+ * there at most one is active at a time. A row of the list whose fault is planted nowhere is itself a failure: it is
+ * not caught. The third field says exactly what is planted; "api" marks a check left out in src/api, all others lie in
+ * CPU_ATTN.
  */
 #ifndef ATTN_CORE_FAULT_H
 #define ATTN_CORE_FAULT_H

@@ -10,6 +10,12 @@
 #include "core/fault.h"
 #include "cpu/cpu_tile.h"
 
+#if defined(__GNUC__)
+#define ATTN_PREFETCH(address) __builtin_prefetch(address, 0, 2)
+#else
+#define ATTN_PREFETCH(address) ((void)(address))
+#endif
+
 /* The state of one walk; everything below works on it. */
 typedef struct walk {
   const attn_cpu_job *job;
@@ -19,6 +25,8 @@ typedef struct walk {
   int64_t q_len;
   int64_t first_token; /* batch token of the sequence's first row */
   int32_t group;
+  int64_t k_row_bytes; /* of one head, for prefetching */
+  int64_t v_row_bytes;
 } walk;
 
 static int64_t token_of(const walk *w, int32_t r) {
@@ -212,6 +220,30 @@ static void load_tile(const walk *w, const attn_view *direct, const attn_view *c
   }
 }
 
+/* Ask for the cache lines of the rows that load_tile() will read, into the second level: the first one holds the tile at
+   work. Rows of one head lie far apart in a token-major pool, which the hardware does not foresee. */
+static void prefetch_tile(const walk *w, const attn_view *direct, const attn_view *cache, attn_interval keys,
+                          int64_t bytes) {
+  for (int64_t k = keys.begin; bytes > 0 && k < keys.end;) {
+    int64_t stride;
+    int64_t element_stride;
+    int64_t run;
+    if (direct->ndim == 0) {
+      int64_t id = block_of(w, k / cache->shape[1]);
+      if (id < 0 || id >= cache->shape[0]) {
+        return; /* a column that nobody sees may hold anything */
+      }
+    }
+    const unsigned char *src = row_address(w, direct, cache, k, &stride, &element_stride, &run);
+    int64_t end = attn_min(k + run, keys.end);
+    for (; k < end; k++, src += stride) {
+      for (int64_t line = 0; line < bytes; line += 64) {
+        ATTN_PREFETCH(src + line);
+      }
+    }
+  }
+}
+
 /* ---- scores --------------------------------------------------------------------------------------------------------- */
 
 static float float_at(const attn_view *list, int64_t i) {
@@ -296,12 +328,16 @@ static void walk_key_tile(const walk *w, int64_t begin, attn_interval share, flo
   }
   int64_t length = attn_min(attn_max(w->mask.kv_len, share.end) - begin, ATTN_CPU_KEYS);
   int32_t keys = (int32_t)attn_round_up((uint64_t)length, ATTN_CPU_KEY_STEP);
+  attn_interval here = {begin, attn_min(begin + ATTN_CPU_KEYS, share.end)};
+  attn_interval next = {here.end, attn_min(here.end + ATTN_CPU_KEYS, share.end)};
   load_tile(w, &view->k, &view->k_cache, begin, any, keys, p->qk_head_size, job->shape.qk_padded);
+  prefetch_tile(w, &view->v, &view->v_cache, here, w->v_row_bytes);
   job->table->qk(w->b.s, w->b.q, w->b.kv, p->scale, w->tile->rows, keys, job->shape.qk_padded);
   finish_scores(w, begin, keys);
   for (int32_t r = 0; r < w->tile->rows; r++) {
     job->table->softmax(w->b.s + (int64_t)r * ATTN_CPU_KEYS, w->b.visible[r], keys, &m[r], &l[r], &w->b.alpha[r]);
   }
+  prefetch_tile(w, &view->k, &view->k_cache, next, w->k_row_bytes);
   if (attn_fault(ATTN_FAULT_MASKED_V) && view->step->kv_start_loc == NULL) {
     any = ~(uint64_t)0 >> (64 - attn_min(64, attn_ceil_div(begin + length, p->block_size) * p->block_size - begin));
   }
@@ -389,6 +425,14 @@ static void store_slots(const walk *w) {
   }
 }
 
+/* Bytes of a row of adjacent elements; 0, nothing to prefetch, where they lie apart. */
+static int64_t row_bytes(const attn_view *direct, const attn_view *cache) {
+  const attn_view *view = direct->ndim > 0 ? direct : cache;
+  int32_t last = view->ndim - 1;
+  int64_t element = (int64_t)attn_dtype_bytes(view->dtype);
+  return view->stride[last] == element ? view->shape[last] * element : 0;
+}
+
 void attn_cpu_run_item(const attn_cpu_job *job, int64_t item, size_t thread) {
   attn_cpu_tile tile = attn_cpu_find_tile(job, item, 0);
   const attn_step *step = job->view->step;
@@ -400,6 +444,8 @@ void attn_cpu_run_item(const attn_cpu_job *job, int64_t item, size_t thread) {
   w.first_token = step->query_start_loc[tile.seq];
   w.q_len = step->query_start_loc[tile.seq + 1] - w.first_token;
   w.group = job->shape.group;
+  w.k_row_bytes = row_bytes(&job->view->k, &job->view->k_cache);
+  w.v_row_bytes = row_bytes(&job->view->v, &job->view->v_cache);
   load_queries(&w);
   const attn_cpu_seq *seq = &job->scratch.seqs[tile.seq];
   attn_interval hull = attn_mask_hull(&w.mask, position_of(&w, token_of(&w, 0)),

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request_builder.h: request files in words, so that a table of tests can say what is wrong with each. Words, with blanks
- * between:
+/* request_builder.h: request files in words, so that a table of tests can say what is wrong with each; good requests to
+ * start from; and what is expected of a run. Words, with blanks between:
  *   key=value          sets a key                 name:F32[2,3]         sets a tensor of random values
  *   !name              drops a key or tensor      name:I32[2]=5,7       sets a tensor of these values
  * A later word replaces an earlier one of the same name.
  */
 #ifndef ATTN_TESTS_REQUEST_BUILDER_H
 #define ATTN_TESTS_REQUEST_BUILDER_H
+
+#include <setjmp.h>
+
+#include <cmocka.h>
 
 #include "command_fixture.h"
 
@@ -138,6 +142,23 @@ static inline void build_words(builder *made, const char *words) {
   }
 }
 
+/* ---- Good requests ---- */
+
+#define REQUEST_CACHED                                                                                                 \
+  "op=attention q:F32[5,4,8] k_cache:F32[6,4,2,8] v_cache:F32[6,4,2,8] block_table:I32[2,2]=1,2,3,4 "                  \
+  "query_start_loc:I32[3]=0,3,5 seq_lens:I32[2]=5,7"
+#define REQUEST_WRITTEN REQUEST_CACHED " k:F32[5,2,8] v:F32[5,2,8] slot_mapping:I64[5]=6,7,8,17,18"
+#define REQUEST_DIRECT "op=attention q:F32[5,4,8] k:F32[5,2,8] v:F32[5,2,6] query_start_loc:I32[3]=0,3,5"
+#define REQUEST_CROSS                                                                                                  \
+  "op=attention q:F32[5,4,8] k:F32[9,2,8] v:F32[9,2,8] query_start_loc:I32[3]=0,3,5 kv_start_loc:I32[3]=0,4,9"
+#define REQUEST_WRITE                                                                                                  \
+  "op=cache_write k:F32[3,2,8] v:F32[3,2,4] k_cache:BF16[4,4,2,8] v_cache:F16[4,4,2,4] slot_mapping:I64[3]=5,-1,9"
+#define REQUEST_GATHER                                                                                                 \
+  "op=cache_gather k_cache:BF16[4,4,2,8] v_cache:F16[4,4,2,4] block_table:I32[2,2]=1,2,3,0 seq_lens:I32[2]=6,5"
+#define REQUEST_MERGE "op=merge out_0:F32[3,2,4] lse_0:F32[3,2] out_1:F16[3,2,4] lse_1:F32[3,2]"
+
+/* ---- Files and runs ---- */
+
 /* A new request of these words; free() it. */
 static inline builder *build_request(const char *words, const char *changes) {
   builder *made = calloc(1, sizeof(*made));
@@ -182,6 +203,79 @@ static inline int build_save(const builder *made, const char *path) {
   int saved = fixture_write(path, file, used);
   free(file);
   return saved;
+}
+
+/* What a request needs around it: where it lies and where its result goes. */
+typedef struct request_files {
+  fixture fix;
+  char in_path[300];
+  char out_path[300];
+} request_files;
+
+static inline int request_open(request_files *files) {
+  if (!fixture_open(&files->fix)) {
+    return 0;
+  }
+  fixture_path(&files->fix, "in.safetensors", files->in_path, sizeof(files->in_path));
+  fixture_path(&files->fix, "out.safetensors", files->out_path, sizeof(files->out_path));
+  return 1;
+}
+
+static inline int request_save(const request_files *files, const char *base, const char *changes) {
+  builder *made = build_request(base, changes);
+  int saved = made != NULL && build_save(made, files->in_path);
+  free(made);
+  return saved;
+}
+
+/* Whether the request runs: exit code 0, a file, nothing on standard error. Says so where it does not. */
+static inline int request_runs(request_files *files, const char *base, const char *changes, const char *flag,
+                               const char *value) {
+  fixture *fix = &files->fix;
+  unlink(files->out_path);
+  if (request_save(files, base, changes) &&
+      fixture_run(fix, "run", files->in_path, "-o", files->out_path, flag, value, NULL) == 0 && fix->err[0] == '\0' &&
+      access(files->out_path, F_OK) == 0) {
+    return 1;
+  }
+  print_error("%.24s with \"%s\" %s: exit %d: %s\n", base, changes, flag != NULL ? flag : "", fix->status, fix->err);
+  return 0;
+}
+
+/* Files of the folder whose name starts so. */
+static inline int request_count_files(const request_files *files, const char *prefix) {
+  int count = 0;
+  DIR *folder = opendir(files->fix.folder);
+  for (struct dirent *entry = folder != NULL ? readdir(folder) : NULL; entry != NULL; entry = readdir(folder)) {
+    count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+  }
+  if (folder != NULL) {
+    closedir(folder);
+  }
+  return count;
+}
+
+/* Whether the request is refused: exit code 2, one line that has `named`, and the OUT that existed as it was. */
+static inline int request_is_refused(request_files *files, const char *base, const char *changes, const char *flag,
+                                     const char *value, const char *named) {
+  static const char before[] = "what was there before";
+  fixture *fix = &files->fix;
+  int saved = request_save(files, base, changes) && fixture_write(files->out_path, before, sizeof(before));
+  int code = fixture_run(fix, "run", files->in_path, "-o", files->out_path, flag, value, NULL);
+  if (!saved || code != 2 || !fixture_one_line(fix) || strstr(fix->err, named) == NULL || fix->out[0] != '\0') {
+    print_error("%.24s with \"%s\" %s: exit %d, expected 2 and a line with \"%s\", found: %s\n", base, changes,
+                flag != NULL ? flag : "", code, named, fix->err);
+    return 0;
+  }
+  size_t bytes = 0;
+  unsigned char *after = fixture_read(files->out_path, &bytes);
+  int kept = after != NULL && bytes == sizeof(before) && memcmp(after, before, bytes) == 0;
+  free(after);
+  if (!kept || request_count_files(files, "out.safetensors") != 1) {
+    print_error("%.24s with \"%s\": the output file that existed is gone or has company\n", base, changes);
+    return 0;
+  }
+  return 1;
 }
 
 #endif

@@ -190,7 +190,7 @@ static void store_q(scene *s) {
   tensor_2(&s->t_lse, s->lse_data.data, ATTN_DTYPE_FLOAT32, rows, p->num_q_heads);
   if (s->lse_transposed) {
     s->t_lse.strides[0] = 1;
-    s->t_lse.strides[1] = rows;
+    s->t_lse.strides[1] = rows > 0 ? rows : 1;
   }
   s->out = random_floats(scene_out_count(s), 9);
   s->lse = random_floats(scene_lse_count(s), 9);

@@ -235,11 +235,18 @@ static void schedule_entries(const char *backend) {
   scene s;
   small_scene(&s);
   scene_open(&s, backend);
+  EXPECT_OK(scene_step(&s, &why));
+  guarded first = guard_make(s.out_data.bytes);
+  memcpy(first.data, s.out_data.data, first.bytes);
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     memcpy(s.starts, rows[i].starts, sizeof rows[i].starts);
     memcpy(s.lens, rows[i].lens, sizeof rows[i].lens);
     expect_no_schedule(&s, rows[i].status, rows[i].named);
   }
+  memset(s.out_data.data, 0xFF, s.out_data.bytes);
+  EXPECT_OK(attn_run(s.plan, &s.args, &s.workspace, &why)); /* the schedule of before still stands */
+  assert_memory_equal(first.data, s.out_data.data, first.bytes);
+  guard_free(&first);
   scene_close(&s);
   s.limits.max_seqs = 1;
   memcpy(s.starts, (const int32_t[]){0, 1, 4}, 3 * sizeof(int32_t));

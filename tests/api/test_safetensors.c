@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The safetensors reader, from outside: good files are read, whatever their layout; each way in which a header can lie is
-   refused with exit code 2 and one line that names it; a file cut anywhere or with any byte changed never crashes. */
+/* The safetensors reader, from outside: good files are read, whatever their layout; each way in which a header can
+   lie is refused with exit code 2 and one line that names it; a file cut anywhere or with any byte changed never
+   crashes. */
 #define _XOPEN_SOURCE 700
 #include <setjmp.h>
 #include <stdarg.h>

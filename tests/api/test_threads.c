@@ -143,11 +143,68 @@ static void any_number_of_threads(const char *backend) {
   }
 }
 
+/* ---- What the executor is asked for */
+
+typedef struct counter {
+  size_t most;
+  int calls;
+} counter;
+
+static void count_and_run(void *user, attn_task task, void *task_argument, size_t count) {
+  counter *c = user;
+  c->most = count > c->most ? count : c->most;
+  c->calls++;
+  for (size_t i = count; i > 0; i--) {
+    task(task_argument, i - 1);
+  }
+}
+
+/* Never more tasks than threads, and none that waits for another: one thread runs them all, the last one first. */
+static void executor_promises(const char *backend) {
+  static const int32_t q_len[] = {1, 8, 3};
+  static const int32_t kv_len[] = {1300, 40, 77};
+  for (int32_t threads = 2; threads <= 32; threads *= 2) {
+    counter c = {0, 0};
+    attn_executor executor = {&c, count_and_run};
+    attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+    attn_context *context = NULL;
+    attn_plan *plan = NULL;
+    guarded memory;
+    scene s;
+    scene_init(&s, HQ, 2, D, D);
+    scene_seqs(&s, 3, q_len, kv_len);
+    s.num_threads = threads;
+    scene_store(&s);
+    scene_run(&s, backend); /* the same plan in real threads */
+    options.num_threads = threads;
+    options.executor = &executor;
+    EXPECT_OK(attn_context_create(&options, &context, &why));
+    executor.run = NULL; /* it was copied */
+    s.limits.max_tokens = TOKENS;
+    s.limits.max_seqs = 3;
+    s.limits.max_kv_len = 1300;
+    s.options.backend = backend;
+    EXPECT_OK(attn_plan_create(context, &s.problem, &s.limits, &s.options, &plan, &why));
+    attn_workspace workspace = workspace_make(plan, &memory);
+    EXPECT_OK(attn_plan_schedule(plan, &s.batch, &workspace, &why));
+    memset(s.out_data.data, 0xFF, s.out_data.bytes);
+    EXPECT_OK(attn_run(plan, &s.args, &workspace, &why));
+    CHECK(c.most <= (size_t)threads, "%zu tasks for %d threads", c.most, threads);
+    CHECK(strcmp(backend, "REFERENCE") == 0 || c.calls > 0, "the executor was never asked");
+    CHECK(memcmp(s.out, s.out_data.data, s.out_data.bytes) == 0, "%d threads: other bits in other order", threads);
+    attn_plan_destroy(plan);
+    attn_context_destroy(context);
+    guard_free(&memory);
+    scene_free(&s);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(in_four_threads),
       cmocka_unit_test(in_four_threads_over_the_pool),
       BACKEND_TEST(any_number_of_threads),
+      BACKEND_TEST(executor_promises),
   };
   return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

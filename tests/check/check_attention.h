@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_attention.h: an attention case in three steps: its numbers (a model), the tensors that hold them, the calls. The
- * steps are apart so that the same numbers can be laid out again for a part of the batch (batch invariance). */
+/* check_attention.h: an attention case in three steps: its numbers (a model), the tensors that hold them, the calls.
+ * The steps are apart so that the same numbers can be laid out again for a part of the batch (batch invariance). */
 #ifndef ATTN_CHECK_ATTENTION_H
 #define ATTN_CHECK_ATTENTION_H
 
@@ -23,15 +23,15 @@ typedef struct check_laid {
   check_tensor query_start_loc, seq_lens, kv_start_loc;
   attn_batch batch;
   attn_run_args args;
-  uint8_t *mask_shown;   /* [keys] some row's mask shows the position */
-  int64_t *block_of;     /* [seqs, columns]: the block of each column, or -1 */
-  int32_t columns;       /* of block_of: the most that any sequence needs */
+  uint8_t *mask_shown; /* [keys] some row's mask shows the position */
+  int64_t *block_of;   /* [seqs, columns]: the block of each column, or -1 */
+  int32_t columns;     /* of block_of: the most that any sequence needs */
   int64_t num_blocks;
-  uint8_t *unreachable;  /* [keys], what the model points to */
+  uint8_t *unreachable; /* [keys], what the model points to */
 } check_laid;
 
-/* Lay the model out in guarded, poisoned memory. `stride_class` and `pool_class` are CHECK_COMPACT ...; `odd_ids`: lists
-   may name blocks that do not exist at visible positions (unchecked mode), which the model is told. */
+/* Lay the model out in guarded, poisoned memory. `stride_class` and `pool_class` are CHECK_COMPACT ...; `odd_ids`:
+   lists may name blocks that do not exist at visible positions (unchecked mode), which the model is told. */
 void check_lay(check_arena *arena, check_case *c, check_model *model, int stride_class, int pool_class, int odd_ids,
                check_laid *laid);
 
@@ -41,12 +41,13 @@ typedef struct check_result {
   float *lse; /* NULL when not asked for */
 } check_result;
 
-/* Plan, schedule, run on env's backend; `twice`: again on poisoned memory, and the same bits are demanded. Outputs are read
-   and their canaries checked, inputs compared with their snapshots. */
-int check_call(check_env *env, check_arena *arena, const check_case *c, check_laid *laid, attn_context *context, int twice,
-               check_result *result);
+/* Plan, schedule, run on env's backend; `twice`: again on poisoned memory, and the same bits are demanded. Outputs are
+   read and their canaries checked, inputs compared with their snapshots. */
+int check_call(check_env *env, check_arena *arena, const check_case *c, check_laid *laid, attn_context *context,
+               int twice, check_result *result);
 
-/* Batch invariance: rows of the case computed alone, split, with other threads, heads, blocks have the bits of `result`. */
+/* Batch invariance: rows of the case computed alone, split, with other threads, heads, blocks have the bits of
+   `result`. */
 int check_invariance(check_env *env, check_arena *arena, check_case *c, const check_model *model,
                      const check_result *result);
 

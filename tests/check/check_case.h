@@ -29,8 +29,8 @@ typedef struct check_case {
   int32_t op; /* CHECK_ATTENTION ... CHECK_MERGE */
   int32_t num_seqs;
   check_seq seqs[CHECK_MAX_SEQS];
-  int64_t tokens;    /* query tokens; write: rows; gather: rows gathered; merge: rows */
-  int64_t keys;      /* logical keys of all sequences */
+  int64_t tokens; /* query tokens; write: rows; gather: rows gathered; merge: rows */
+  int64_t keys;   /* logical keys of all sequences */
   int32_t max_kv;
   int32_t kv_heads;
   int32_t group;
@@ -40,8 +40,8 @@ typedef struct check_case {
   int32_t block_size;
   attn_dtype k_type;
   attn_dtype v_type;
-  int64_t slots;     /* write */
-  check_rng rng;     /* for everything drawn after the sizes */
+  int64_t slots; /* write */
+  check_rng rng; /* for everything drawn after the sizes */
 } check_case;
 
 /* Draw case `index` of `seed`. The same answer always. */

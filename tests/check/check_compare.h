@@ -5,8 +5,9 @@
 
 #include "check_oracle.h"
 
-/* Compare `got` [size], already decoded from `type`, with the oracle's row over `terms` keys or parts. Returns the fraction
-   of the bound that the error takes: at most 1 passes, infinity where a NaN, an infinity or an exact zero differs. */
+/* Compare `got` [size], already decoded from `type`, with the oracle's row over `terms` keys or parts. Returns the
+   fraction of the bound that the error takes: at most 1 passes, infinity where a NaN, an infinity or an exact zero
+   differs. */
 double check_out_fraction(attn_dtype type, int64_t size, const float *got, const double *out, const check_truth *truth,
                           int64_t terms);
 

@@ -16,30 +16,44 @@ static int32_t pick(check_rng *rng, const int32_t *list, size_t count) {
 static int32_t draw_q_len(check_rng *rng, int32_t kind) {
   static const int32_t edges[] = {15, 16, 17, 31, 32, 33};
   switch (kind) {
-    case CHECK_Q_ZERO: return 0;
-    case CHECK_Q_ONE: return 1;
-    case CHECK_Q_TWO: return 2;
-    case CHECK_Q_FEW: return (int32_t)check_between(rng, 3, 8);
-    case CHECK_Q_EDGE: return pick(rng, edges, check_chance(rng, 70) ? 3 : 6);
-    default: return (int32_t)check_between(rng, 34, 70);
+  case CHECK_Q_ZERO:
+    return 0;
+  case CHECK_Q_ONE:
+    return 1;
+  case CHECK_Q_TWO:
+    return 2;
+  case CHECK_Q_FEW:
+    return (int32_t)check_between(rng, 3, 8);
+  case CHECK_Q_EDGE:
+    return pick(rng, edges, check_chance(rng, 70) ? 3 : 6);
+  default:
+    return (int32_t)check_between(rng, 34, 70);
   }
 }
 
 static int32_t draw_kv_len(check_rng *rng, int32_t kind, int32_t q_len, int32_t block_size) {
-  static const int32_t edges[] = {15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024};
+  static const int32_t edges[] = {15,  16,  17,  31,  32,  33,  63,  64,  65,  127,
+                                  128, 129, 255, 256, 257, 511, 512, 513, 1024};
   switch (kind) {
-    case CHECK_KV_ZERO: return 0;
-    case CHECK_KV_ONE: return 1;
-    case CHECK_KV_EQUAL: return q_len;
-    case CHECK_KV_FEW: return (int32_t)check_between(rng, 2, 14);
-    case CHECK_KV_BLOCK_EDGE: {
-      int32_t blocks = (int32_t)check_between(rng, 1, block_size > 32 ? 3 : 6);
-      int32_t len = blocks * block_size + (int32_t)check_between(rng, -1, 1);
-      return len > 0 ? len : 1;
-    }
-    case CHECK_KV_TILE_EDGE: return pick(rng, edges, sizeof edges / sizeof *edges);
-    case CHECK_KV_HUNDREDS: return (int32_t)check_between(rng, 150, 550);
-    default: return (int32_t)(check_chance(rng, 75) ? check_between(rng, 600, 1300) : check_between(rng, 1300, 3000));
+  case CHECK_KV_ZERO:
+    return 0;
+  case CHECK_KV_ONE:
+    return 1;
+  case CHECK_KV_EQUAL:
+    return q_len;
+  case CHECK_KV_FEW:
+    return (int32_t)check_between(rng, 2, 14);
+  case CHECK_KV_BLOCK_EDGE: {
+    int32_t blocks = (int32_t)check_between(rng, 1, block_size > 32 ? 3 : 6);
+    int32_t len = blocks * block_size + (int32_t)check_between(rng, -1, 1);
+    return len > 0 ? len : 1;
+  }
+  case CHECK_KV_TILE_EDGE:
+    return pick(rng, edges, sizeof edges / sizeof *edges);
+  case CHECK_KV_HUNDREDS:
+    return (int32_t)check_between(rng, 150, 550);
+  default:
+    return (int32_t)(check_chance(rng, 75) ? check_between(rng, 600, 1300) : check_between(rng, 1300, 3000));
   }
 }
 

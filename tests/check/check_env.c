@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_env.c: what a worker has: contexts made once, an executor of its own (plain threads, tasks in falling order), the
- * record of the case's first failure. */
+/* check_env.c: what a worker has: contexts made once, an executor of its own (plain threads, tasks in falling order),
+ * the record of the case's first failure. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,9 +59,9 @@ attn_context *check_context(check_env *env, int32_t threads) {
   }
   int32_t most = env->max_threads < MOST_THREADS ? env->max_threads : MOST_THREADS;
   int own = threads == CHECK_THREADS_EXECUTOR || threads == CHECK_ABSENT;
-  int32_t count = threads == CHECK_THREADS_ONE ? 1
-                  : threads == CHECK_THREADS_TWO ? 2
-                  : threads == CHECK_THREADS_MORE ? most
+  int32_t count = threads == CHECK_THREADS_ONE        ? 1
+                  : threads == CHECK_THREADS_TWO      ? 2
+                  : threads == CHECK_THREADS_MORE     ? most
                   : threads == CHECK_THREADS_EXECUTOR ? EXECUTOR_THREADS
                                                       : OTHER_THREADS;
   count = count < most ? count : most;

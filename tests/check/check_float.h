@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_float.h: the engine's own conversions between float32 and the stored types, bit by bit, sharing no code with src/:
- * round to nearest even, subnormals kept, overflow to infinity, NaN stays NaN. */
+/* check_float.h: the engine's own conversions between float32 and the stored types, bit by bit, sharing no code with
+ * src/: round to nearest even, subnormals kept, overflow to infinity, NaN stays NaN. */
 #ifndef ATTN_CHECK_FLOAT_H
 #define ATTN_CHECK_FLOAT_H
 

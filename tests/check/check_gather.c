@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_gather.c: attn_cache_gather. Every gathered row is the exact conversion of the stored one; what cannot be reached
- * in unchecked mode comes back 0; nothing else is written or read. */
+/* check_gather.c: attn_cache_gather. Every gathered row is the exact conversion of the stored one; what cannot be
+ * reached in unchecked mode comes back 0; nothing else is written or read. */
 #include <math.h>
 #include <string.h>
 
@@ -44,7 +44,8 @@ static void draw_blocks(check_arena *arena, check_case *c, gathering *g) {
   }
   for (int64_t i = 0; i < cells; i++) {
     int64_t column = i % g->columns;
-    int usable = needed(c, (int32_t)(i / g->columns), column) && column < g->width && !(odd && check_chance(&c->rng, 15));
+    int usable =
+        needed(c, (int32_t)(i / g->columns), column) && column < g->width && !(odd && check_chance(&c->rng, 15));
     g->block_of[i] = usable ? order[i] : -1;
   }
 }
@@ -145,10 +146,11 @@ static int judge_rows(check_env *env, const check_case *c, const gathering *g, c
         }
         check_store(want, out->dtype, value);
         if (memcmp(at, want, out->element) != 0) {
-          return check_fail(env, "%s: row %lld (position %lld of sequence %d), head %lld, element %lld: got %.9g, want "
-                                 "%.9g", name, (long long)row, (long long)p, (int)s, (long long)(e / size),
-                            (long long)(e % size), (double)check_load(at, out->dtype),
-                            (double)check_load(want, out->dtype));
+          return check_fail(env,
+                            "%s: row %lld (position %lld of sequence %d), head %lld, element %lld: got %.9g, want "
+                            "%.9g",
+                            name, (long long)row, (long long)p, (int)s, (long long)(e / size), (long long)(e % size),
+                            (double)check_load(at, out->dtype), (double)check_load(want, out->dtype));
         }
         check_canary_restore(out, at, 3);
       }
@@ -245,7 +247,7 @@ int check_run_gather(check_env *env, check_case *c, check_arena *arena) {
   for (env->backend = 0; context != NULL && env->backend < env->num_backends; env->backend++) {
     c->rng = rng;
     int passed = check_is(c, CHECK_EXPECT, CHECK_VALID) ? call(env, c, &g, context, &g.args, NULL, ATTN_OK)
-                                                         : refuse(env, c, &g, context);
+                                                        : refuse(env, c, &g, context);
     if (!passed) {
       return 0;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_invariance.c: batch-invariant mode, bit by bit. A part of the batch (one sequence; its last rows, as an extend or a
- * decode call; its first rows, as an earlier prefill; one KV head) is laid out afresh, with other strides, blocks, limits
- * and threads, and has to give the bits that the whole batch gave. */
+/* check_invariance.c: batch-invariant mode, bit by bit. A part of the batch (one sequence; its last rows, as an extend
+ * or a decode call; its first rows, as an earlier prefill; one KV head) is laid out afresh, with other strides, blocks,
+ * limits and threads, and has to give the bits that the whole batch gave. */
 #include <string.h>
 
 #include "check_attention.h"
@@ -114,11 +114,12 @@ static int same_rows(check_env *env, const check_case *c, const part *p, const c
       int64_t token = c->seqs[p->seq].q_start + p->row + i;
       int64_t row = token * c->q_heads + (int64_t)p->head * c->group + h;
       int64_t other = i * cut->q_heads + h;
-      if (memcmp(whole->out + row * c->v_size, alone->out + other * c->v_size,
-                 (size_t)c->v_size * sizeof(float)) != 0 ||
+      if (memcmp(whole->out + row * c->v_size, alone->out + other * c->v_size, (size_t)c->v_size * sizeof(float)) !=
+              0 ||
           (whole->lse != NULL && memcmp(whole->lse + row, alone->lse + other, sizeof(float)) != 0)) {
-        return check_fail(env, "batch_invariant: token %lld, head %lld has other bits when rows %d..%d of sequence %d, "
-                               "KV heads %d..%d, are computed alone",
+        return check_fail(env,
+                          "batch_invariant: token %lld, head %lld has other bits when rows %d..%d of sequence %d, "
+                          "KV heads %d..%d, are computed alone",
                           (long long)token, (long long)(row % c->q_heads), (int)p->row, (int)(p->row + p->rows - 1),
                           (int)p->seq, (int)p->head, (int)(p->head + p->heads - 1));
       }
@@ -146,7 +147,8 @@ int check_invariance(check_env *env, check_arena *arena, check_case *c, const ch
     }
     cut_case(c, &p, &cut);
     cut_model(arena, c, model, &p, &cut, &alone);
-    check_lay(arena, &cut, &alone, strides[check_between(&c->rng, 0, 3)], pools[check_between(&c->rng, 0, 2)], 0, &laid);
+    check_lay(arena, &cut, &alone, strides[check_between(&c->rng, 0, 3)], pools[check_between(&c->rng, 0, 2)], 0,
+              &laid);
     c->rng = cut.rng;
     if (!check_call(env, arena, &cut, &laid, context, 0, &got) || !same_rows(env, c, &p, &cut, result, &got)) {
       return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_lay.c: a model as tensors. Bytes that the call owns hold the model's numbers, all others poison: block tails, blocks
- * and columns that nobody sees, padding between strides, rows beyond the batch. Blocks are scattered over a larger pool.
+/* check_lay.c: a model as tensors. Bytes that the call owns hold the model's numbers, all others poison: block tails,
+ * blocks and columns that nobody sees, padding between strides, rows beyond the batch. Blocks are scattered over a
+ * larger pool.
  */
 #include <string.h>
 
@@ -391,9 +392,20 @@ void check_lay(check_arena *arena, check_case *c, check_model *model, int stride
   lay_extras(&y);
   lay_batch(&y);
   lay_problem(&y);
-  check_tensor *inputs[] = {&laid->q,     &laid->k,      &laid->v,      &laid->k_cache,         &laid->v_cache,
-                            &laid->table, &laid->slopes, &laid->sinks,  &laid->bias,            &laid->ranges,
-                            &laid->causal, &laid->seq_lens, &laid->kv_start_loc, &laid->query_start_loc};
+  check_tensor *inputs[] = {&laid->q,
+                            &laid->k,
+                            &laid->v,
+                            &laid->k_cache,
+                            &laid->v_cache,
+                            &laid->table,
+                            &laid->slopes,
+                            &laid->sinks,
+                            &laid->bias,
+                            &laid->ranges,
+                            &laid->causal,
+                            &laid->seq_lens,
+                            &laid->kv_start_loc,
+                            &laid->query_start_loc};
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
     check_snapshot(arena, inputs[i]);
   }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_memory.h: memory that notices. Every tensor of a case lies between inaccessible pages, ending exactly at the one
- * behind it or beginning exactly at the one before it. Inputs are compared with a snapshot after the calls; outputs are
- * filled with a canary, of which only the bytes of owned elements may change. An arena frees everything of a case. */
+/* check_memory.h: memory that notices. Every tensor of a case lies between inaccessible pages, ending exactly at the
+ * one behind it or beginning exactly at the one before it. Inputs are compared with a snapshot after the calls; outputs
+ * are filled with a canary, of which only the bytes of owned elements may change. An arena frees everything of a case.
+ * */
 #ifndef ATTN_CHECK_MEMORY_H
 #define ATTN_CHECK_MEMORY_H
 
@@ -19,8 +20,8 @@ void check_arena_free(check_arena *arena);
 /* Plain zeroed memory of the arena. Never NULL: a test without memory ends with a message. */
 void *check_alloc(check_arena *arena, size_t count, size_t size);
 
-/* Memory between inaccessible pages. `before`: it begins at one; else it ends at one. `bytes` may be 0. Contents are zero.
-   Up to a few GiB may be reserved; only what is touched costs. */
+/* Memory between inaccessible pages. `before`: it begins at one; else it ends at one. `bytes` may be 0. Contents are
+   zero. Up to a few GiB may be reserved; only what is touched costs. */
 unsigned char *check_guarded(check_arena *arena, size_t bytes, int before);
 
 /* What fills bytes that nobody owns. */
@@ -49,7 +50,8 @@ typedef struct check_lie {
   int far_blocks;         /* axis 0 is so wide that each of its entries is a segment */
 } check_lie;
 
-/* Make the tensor and its memory. `first` NULL: its own guarded memory; else it lies there (two tensors interleaved). */
+/* Make the tensor and its memory. `first` NULL: its own guarded memory; else it lies there (two tensors interleaved).
+   */
 void check_tensor_make(check_arena *arena, check_tensor *tensor, attn_dtype dtype, int ndim, const int64_t *shape,
                        const check_lie *lie, unsigned char *first);
 

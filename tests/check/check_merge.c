@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_merge.c: attn_merge. Near and far lse, neutral parts whose out is poison, NaN that must stay in its row or element,
- * both bases, sinks, outputs that are exactly an input. */
+/* check_merge.c: attn_merge. Near and far lse, neutral parts whose out is poison, NaN that must stay in its row or
+ * element, both bases, sinks, outputs that are exactly an input. */
 #include <math.h>
 #include <string.h>
 
@@ -19,10 +19,10 @@ typedef struct merging {
   check_tensor sinks, out, lse;
   check_tensor *out_at; /* the tensor that the call writes: out, or part 0 */
   check_tensor *lse_at; /* or NULL */
-  float *values;  /* [tokens, heads, parts, size] */
-  float *lse_in;  /* [tokens, heads, parts] in the call's base */
-  float *sink;    /* [heads] */
-  float *first_out; /* results of the first run, for the comparison of bits */
+  float *values;        /* [tokens, heads, parts, size] */
+  float *lse_in;        /* [tokens, heads, parts] in the call's base */
+  float *sink;          /* [heads] */
+  float *first_out;     /* results of the first run, for the comparison of bits */
   float *first_lse;
   attn_merge_args args;
 } merging;
@@ -30,10 +30,14 @@ typedef struct merging {
 static float draw_lse(check_case *c, int32_t kind, float level) {
   float near = level + 2.0f * check_normal(&c->rng);
   switch (kind) {
-    case CHECK_LSES_FAR: return level + 40.0f * check_normal(&c->rng);
-    case CHECK_LSES_INFINITE: return check_chance(&c->rng, 40) ? (check_chance(&c->rng, 60) ? -INFINITY : INFINITY) : near;
-    case CHECK_LSES_NAN: return check_chance(&c->rng, 8) ? NAN : check_chance(&c->rng, 15) ? -INFINITY : near;
-    default: return near;
+  case CHECK_LSES_FAR:
+    return level + 40.0f * check_normal(&c->rng);
+  case CHECK_LSES_INFINITE:
+    return check_chance(&c->rng, 40) ? (check_chance(&c->rng, 60) ? -INFINITY : INFINITY) : near;
+  case CHECK_LSES_NAN:
+    return check_chance(&c->rng, 8) ? NAN : check_chance(&c->rng, 15) ? -INFINITY : near;
+  default:
+    return near;
   }
 }
 
@@ -146,24 +150,25 @@ static int judge_row(check_env *env, const check_case *c, const merging *m, int6
     double unit = m->args.lse_base == ATTN_LSE_BASE_2 ? log(2.0) : 1.0;
     lse[r] = (double)m->lse_in[row * m->parts + r] * unit;
   }
-  check_merge_row(m->parts, lse, m->values + row * m->parts * c->size, c->size, (double)m->sink[row % c->kv_heads], want,
-                  &truth);
+  check_merge_row(m->parts, lse, m->values + row * m->parts * c->size, c->size, (double)m->sink[row % c->kv_heads],
+                  want, &truth);
   double fraction = check_out_fraction(m->out_at->dtype, c->size, got, want, &truth, m->parts);
   worst->merge_out = fraction > worst->merge_out && fraction < 1e30 ? fraction : worst->merge_out;
   if (!(fraction <= 1.0)) {
-    return check_fail(env, "merge out: token %lld, head %lld: %.3g of the bound (element 0: got %.9g, want %.9g; lse "
-                           "%.6g)", (long long)(row / c->kv_heads), (long long)(row % c->kv_heads), fraction,
-                      (double)got[0], want[0], truth.lse);
+    return check_fail(env,
+                      "merge out: token %lld, head %lld: %.3g of the bound (element 0: got %.9g, want %.9g; lse "
+                      "%.6g)",
+                      (long long)(row / c->kv_heads), (long long)(row % c->kv_heads), fraction, (double)got[0], want[0],
+                      truth.lse);
   }
   if (got_lse == NULL) {
     return 1;
   }
   fraction = check_lse_fraction(*got_lse, &truth, 0);
   worst->merge_lse = fraction > worst->merge_lse && fraction < 1e30 ? fraction : worst->merge_lse;
-  return fraction <= 1.0 ||
-         check_fail(env, "merge lse: token %lld, head %lld: %.3g of the bound (got %.9g, want %.9g)",
-                    (long long)(row / c->kv_heads), (long long)(row % c->kv_heads), fraction, (double)*got_lse,
-                    truth.lse);
+  return fraction <= 1.0 || check_fail(env, "merge lse: token %lld, head %lld: %.3g of the bound (got %.9g, want %.9g)",
+                                       (long long)(row / c->kv_heads), (long long)(row % c->kv_heads), fraction,
+                                       (double)*got_lse, truth.lse);
 }
 
 /* Read the row's results; put into the memory what it held before, so that it has to be unchanged as a whole. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_options.c: the option table, the pairs that exclude each other, drawing and counting.
  *
- * An option applies to the operations of its mask; where it does not apply its pairs with those operations cannot be drawn.
- * Weights keep every value likely enough that each pair is drawn at least 20 times in 20,000 cases.
+ * An option applies to the operations of its mask; where it does not apply its pairs with those operations cannot be
+ * drawn. Weights keep every value likely enough that each pair is drawn at least 20 times in 20,000 cases.
  */
 #include "check_options.h"
 
@@ -35,10 +35,10 @@ typedef struct option_row {
 
 /* clang-format off */
 static const option_row table[CHECK_OPTION_COUNT] = {
-  {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 32}, {"encoder", CHECK_ENCODER, 9},
-    {"cross", CHECK_CROSS, 9}, {"cross_cache", CHECK_CROSS_CACHE, 11}, {"cache_write", CHECK_WRITE, 12},
-    {"cache_gather", CHECK_GATHER, 11}, {"merge", CHECK_MERGE, 16}}},
-  {CHECK_EXPECT, "expect", EVERY, {{"valid", CHECK_VALID, 88}, {"refused", CHECK_REFUSED, 12}}},
+  {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 29}, {"encoder", CHECK_ENCODER, 8},
+    {"cross", CHECK_CROSS, 8}, {"cross_cache", CHECK_CROSS_CACHE, 11}, {"cache_write", CHECK_WRITE, 14},
+    {"cache_gather", CHECK_GATHER, 13}, {"merge", CHECK_MERGE, 17}}},
+  {CHECK_EXPECT, "expect", EVERY, {{"valid", CHECK_VALID, 84}, {"refused", CHECK_REFUSED, 16}}},
   {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 34},
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
   {CHECK_OUT_TYPE, "out_type", ATTEND | GATHERS | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 40},
@@ -50,8 +50,8 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_LAYOUT, "layout", POOLED, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
   {CHECK_BLOCK_SIZE, "block_size", POOLED, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
     {"32", 32, 10}, {"48", 48, 9}, {"64", 64, 10}, {"100", 100, 9}, {"128", 128, 9}}},
-  {CHECK_SIZE, "size", EVERY, {{"1", 1, 6}, {"3", 3, 6}, {"7", 7, 6}, {"8", 8, 6}, {"16", 16, 6}, {"17", 17, 6},
-    {"32", 32, 6}, {"40", 40, 6}, {"64", 64, 7}, {"72", 72, 7}, {"80", 80, 7}, {"96", 96, 7}, {"128", 128, 8},
+  {CHECK_SIZE, "size", EVERY, {{"1", 1, 7}, {"3", 3, 7}, {"7", 7, 7}, {"8", 8, 7}, {"16", 16, 7}, {"17", 17, 7},
+    {"32", 32, 7}, {"40", 40, 7}, {"64", 64, 7}, {"72", 72, 7}, {"80", 80, 7}, {"96", 96, 7}, {"128", 128, 8},
     {"192", 192, 8}, {"256", 256, 8}}},
   {CHECK_V_SIZE, "v_size", ATTEND | WRITES | GATHERS, {{"same", CHECK_V_SAME, 60}, {"smaller", CHECK_V_SMALLER, 20},
     {"larger", CHECK_V_LARGER, 20}}},
@@ -104,13 +104,13 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_LSES, "part_lse", MERGES, {{"near", CHECK_LSES_NEAR, 20}, {"far", CHECK_LSES_FAR, 20},
     {"large", CHECK_LSES_LARGE, 20}, {"infinite", CHECK_LSES_INFINITE, 20}, {"nan", CHECK_LSES_NAN, 20}}},
   {CHECK_BASE, "part_base", MERGES, {{"e", 0, 60}, {"2", 1, 40}}},
-  {CHECK_ALIAS, "alias", MERGES, {{"none", CHECK_ALIAS_NONE, 50}, {"out", CHECK_ALIAS_OUT, 25},
-    {"out_and_lse", CHECK_ALIAS_BOTH, 25}}},
-  {CHECK_SLOTS, "slots", WRITES, {{"all", CHECK_SLOTS_ALL, 28}, {"fewer", CHECK_SLOTS_FEWER, 26},
-    {"padded", CHECK_SLOTS_PADDED, 25}, {"none", CHECK_SLOTS_NONE, 21}}},
+  {CHECK_ALIAS, "alias", MERGES, {{"none", CHECK_ALIAS_NONE, 40}, {"out", CHECK_ALIAS_OUT, 24},
+    {"out_and_lse", CHECK_ALIAS_BOTH, 36}}},
+  {CHECK_SLOTS, "slots", WRITES, {{"all", CHECK_SLOTS_ALL, 26}, {"fewer", CHECK_SLOTS_FEWER, 25},
+    {"padded", CHECK_SLOTS_PADDED, 25}, {"none", CHECK_SLOTS_NONE, 24}}},
   {CHECK_STARTS, "seq_starts", GATHERS, {{"absent", 0, 40}, {"given", 1, 60}}},
-  {CHECK_GATHERED, "gathered", GATHERS, {{"k_and_v", CHECK_GATHER_BOTH, 50}, {"k", CHECK_GATHER_K, 25},
-    {"v", CHECK_GATHER_V, 25}}},
+  {CHECK_GATHERED, "gathered", GATHERS, {{"k_and_v", CHECK_GATHER_BOTH, 46}, {"k", CHECK_GATHER_K, 27},
+    {"v", CHECK_GATHER_V, 27}}},
 };
 
 /* Pairs of values that exclude each other, beyond those of the operations' masks. */
@@ -216,6 +216,15 @@ const char *check_value_name(const check_choice *choice, check_option option) {
   return index == CHECK_ABSENT ? "-" : table[option].values[index].name;
 }
 
+void check_print_choice(const check_choice *choice, FILE *file) {
+  for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
+    if (choice->index[o] != CHECK_ABSENT) {
+      fprintf(file, "%s%s=%s", o == 0 ? "" : " ", table[o].name, check_value_name(choice, (check_option)o));
+    }
+  }
+  fputc('\n', file);
+}
+
 void check_list_options(FILE *file) {
   for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
     fprintf(file, "%-16s", table[o].name);
@@ -234,8 +243,8 @@ void check_list_options(FILE *file) {
     for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
       for (int i = 0; i < num_values((check_option)a); i++) {
         for (int j = 0; j < num_values((check_option)b); j++) {
-          const exclusion *e = excluded((check_option)a, table[a].values[i].number, (check_option)b,
-                                        table[b].values[j].number);
+          const exclusion *e =
+              excluded((check_option)a, table[a].values[i].number, (check_option)b, table[b].values[j].number);
           if (e != NULL) {
             fprintf(file, "exclusive: %s=%s with %s=%s: %s\n", table[a].name, table[a].values[i].name, table[b].name,
                     table[b].values[j].name, e->why);

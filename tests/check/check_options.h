@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_options.h: what a case can be. One const table (check_options.c) holds every option, its values with their weights,
- * the operations it applies to, and the pairs of values that exclude each other; drawing and counting both read it. */
+/* check_options.h: what a case can be. One const table (check_options.c) holds every option, its values with their
+ * weights, the operations it applies to, and the pairs of values that exclude each other; drawing and counting both
+ * read it. */
 #ifndef ATTN_CHECK_OPTIONS_H
 #define ATTN_CHECK_OPTIONS_H
 
@@ -122,6 +123,9 @@ void check_draw_options(check_rng *rng, check_choice *choice);
 /* The number of the value chosen (CHECK_ABSENT if the option does not apply) and its name. */
 int32_t check_number(const check_choice *choice, check_option option);
 const char *check_value_name(const check_choice *choice, check_option option);
+
+/* Print every option that applies as name=value, on one line. */
+void check_print_choice(const check_choice *choice, FILE *file);
 
 /* Print the table: every option with its values, weights and exclusions. */
 void check_list_options(FILE *file);

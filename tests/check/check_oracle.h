@@ -23,25 +23,25 @@ typedef struct check_model {
   int32_t clamp;
   int32_t num_ranges; /* per sequence; 0: no ranges */
   int32_t ranges[CHECK_MAX_SEQS][CHECK_MAX_RANGES][2];
-  int32_t alibi; /* 0, 1 linear, 2 square root */
+  int32_t alibi;       /* 0, 1 linear, 2 square root */
   const float *slopes; /* [q heads] */
   const float *sinks;  /* [q heads] or NULL */
   const float *bias;   /* [tokens, bias heads, max_kv] or NULL */
   int32_t bias_heads;
-  const float *q; /* [tokens, q heads, size] */
-  const float *k; /* [keys, kv heads, size] */
-  const float *v; /* [keys, kv heads, v size] */
+  const float *q;             /* [tokens, q heads, size] */
+  const float *k;             /* [keys, kv heads, size] */
+  const float *v;             /* [keys, kv heads, v size] */
   const uint8_t *unreachable; /* [keys] or NULL: 1 where no block holds the position (unchecked mode) */
 } check_model;
 
 /* What the oracle says of one row. */
 typedef struct check_truth {
   double lse;
-  double rms;  /* of the result */
-  double a;    /* sum p |v| / sqrt(size) */
-  double b;    /* sqrt(sum p^2 |v|^2 / size) */
+  double rms; /* of the result */
+  double a;   /* sum p |v| / sqrt(size) */
+  double b;   /* sqrt(sum p^2 |v|^2 / size) */
   double smax;
-  int nan;     /* out is NaN (in every element, for attention) */
+  int nan; /* out is NaN (in every element, for attention) */
 } check_truth;
 
 /* 1 when the mask shows key k to position q of the sequence; bias and unreachable blocks are not asked. */

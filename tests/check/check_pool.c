@@ -6,7 +6,8 @@
 #define HUGE_POOL_BYTES ((uint64_t)1 << 33)
 
 static void pool_strides(check_rng *rng, int pool_class, const int64_t *shape, size_t element, int64_t *strides) {
-  int stride_class = pool_class == CHECK_PADDED_ROWS || pool_class == CHECK_GAPPED_ELEMENTS ? pool_class : CHECK_COMPACT;
+  int stride_class =
+      pool_class == CHECK_PADDED_ROWS || pool_class == CHECK_GAPPED_ELEMENTS ? pool_class : CHECK_COMPACT;
   check_strides(rng, stride_class, 4, shape, strides);
   if (pool_class == CHECK_PADDED_BLOCKS) {
     strides[0] += check_between(rng, 1, 50);

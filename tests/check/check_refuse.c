@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_refuse.c: a valid attention call made invalid in one place. One table lists the ways, each with the call that has to
- * refuse it, the documented status, and where it applies. Outputs keep their canaries; entries changed in place are put
- * back for the next backend. */
+/* check_refuse.c: a valid attention call made invalid in one place. One table lists the ways, each with the call that
+ * has to refuse it, the documented status, and where it applies. Outputs keep their canaries; entries changed in place
+ * are put back for the next backend. */
 #include <math.h>
 #include <string.h>
 
@@ -32,6 +32,7 @@ typedef struct way {
   const char *what;
   stage at;
   attn_status expected;
+  int weight;              /* how often it is tried: more where it applies seldom or matters most */
   int (*apply)(mutant *m); /* 0: does not apply to this case */
 } way;
 
@@ -317,49 +318,49 @@ static int never_scheduled(mutant *m) {
 }
 
 static const way ways[] = {
-    {"scale not finite and > 0", AT_PLAN, ATTN_E_RANGE, scale_zero},
-    {"window_left -2", AT_PLAN, ATTN_E_RANGE, window_negative},
-    {"softcap negative or NaN", AT_PLAN, ATTN_E_RANGE, softcap_negative},
-    {"q heads no multiple of KV heads", AT_PLAN, ATTN_E_RANGE, heads_uneven},
-    {"cascade", AT_PLAN, ATTN_E_UNSUPPORTED, cascade},
-    {"a latent problem", AT_PLAN, ATTN_E_UNSUPPORTED, latent},
-    {"chunk_lookback without chunk_size", AT_PLAN, ATTN_E_RANGE, lookback_alone},
-    {"prefix_clamp without ranges", AT_PLAN, ATTN_E_RANGE, clamp_alone},
-    {"a problem of 3 bytes", AT_PLAN, ATTN_E_STRUCT_SIZE, struct_size},
-    {"max_tokens 0", AT_PLAN, ATTN_E_RANGE, no_tokens},
-    {"a foreign backend", AT_PLAN, ATTN_E_BACKEND, foreign_backend},
-    {"an unknown backend", AT_PLAN, ATTN_E_NAME, unknown_backend},
-    {"5000 splits", AT_PLAN, ATTN_E_RANGE, too_many_splits},
-    {"query_start_loc[0] of 1", AT_SCHEDULE, ATTN_E_INDEX, start_not_zero},
-    {"query_start_loc that falls", AT_SCHEDULE, ATTN_E_INDEX, start_falls},
-    {"a negative seq_len", AT_SCHEDULE, ATTN_E_INDEX, length_negative},
-    {"more tokens than planned", AT_SCHEDULE, ATTN_E_CAPACITY, beyond_tokens},
-    {"more keys than planned", AT_SCHEDULE, ATTN_E_CAPACITY, beyond_keys},
-    {"more sequences than planned", AT_SCHEDULE, ATTN_E_CAPACITY, beyond_seqs},
-    {"a workspace one byte short", AT_SCHEDULE, ATTN_E_WORKSPACE, workspace_short},
-    {"no workspace", AT_SCHEDULE, ATTN_E_STATE, workspace_none},
-    {"no query_start_loc", AT_SCHEDULE, ATTN_E_NULL, batch_missing},
-    {"query_start_loc of int64", AT_SCHEDULE, ATTN_E_DTYPE, starts_of_int64},
-    {"q of another size", AT_RUN, ATTN_E_SHAPE, q_size},
-    {"q of rank 2", AT_RUN, ATTN_E_SHAPE, q_rank},
-    {"q with a row too few", AT_RUN, ATTN_E_SHAPE, q_rows},
-    {"q with a negative stride", AT_RUN, ATTN_E_STRIDE, q_stride},
-    {"no q", AT_RUN, ATTN_E_NULL, q_missing},
-    {"q on a device", AT_RUN, ATTN_E_TENSOR_DEVICE, q_on_device},
-    {"q off its alignment", AT_RUN, ATTN_E_ALIGN, q_unaligned},
-    {"out of int32", AT_RUN, ATTN_E_DTYPE, out_type},
-    {"out with a zero stride", AT_RUN, ATTN_E_STRIDE, out_stride},
-    {"out in q's memory", AT_RUN, ATTN_E_OVERLAP, out_overlaps},
-    {"lse missing, or not asked for", AT_RUN, ATTN_E_NULL, lse_wrong},
-    {"sinks missing, or not declared", AT_RUN, ATTN_E_NULL, sinks_wrong},
-    {"bias a key too short", AT_RUN, ATTN_E_SHAPE, bias_keys},
-    {"a sink that is NaN", AT_RUN, ATTN_E_RANGE, sink_nan},
-    {"a slope that is infinite", AT_RUN, ATTN_E_RANGE, slope_infinite},
-    {"a causal flag of 2", AT_RUN, ATTN_E_INDEX, causal_two},
-    {"a reversed prefix range", AT_RUN, ATTN_E_INDEX, range_reversed},
-    {"a block id outside the pool", AT_RUN, ATTN_E_INDEX, id_outside},
-    {"a block_table a column too narrow", AT_RUN, ATTN_E_INDEX, table_narrow},
-    {"a run without a schedule", AT_RUN, ATTN_E_STATE, never_scheduled},
+    {"scale not finite and > 0", AT_PLAN, ATTN_E_RANGE, 1, scale_zero},
+    {"window_left -2", AT_PLAN, ATTN_E_RANGE, 1, window_negative},
+    {"softcap negative or NaN", AT_PLAN, ATTN_E_RANGE, 1, softcap_negative},
+    {"q heads no multiple of KV heads", AT_PLAN, ATTN_E_RANGE, 1, heads_uneven},
+    {"cascade", AT_PLAN, ATTN_E_UNSUPPORTED, 1, cascade},
+    {"a latent problem", AT_PLAN, ATTN_E_UNSUPPORTED, 1, latent},
+    {"chunk_lookback without chunk_size", AT_PLAN, ATTN_E_RANGE, 1, lookback_alone},
+    {"prefix_clamp without ranges", AT_PLAN, ATTN_E_RANGE, 1, clamp_alone},
+    {"a problem of 3 bytes", AT_PLAN, ATTN_E_STRUCT_SIZE, 1, struct_size},
+    {"max_tokens 0", AT_PLAN, ATTN_E_RANGE, 1, no_tokens},
+    {"a foreign backend", AT_PLAN, ATTN_E_BACKEND, 1, foreign_backend},
+    {"an unknown backend", AT_PLAN, ATTN_E_NAME, 1, unknown_backend},
+    {"5000 splits", AT_PLAN, ATTN_E_RANGE, 1, too_many_splits},
+    {"query_start_loc[0] of 1", AT_SCHEDULE, ATTN_E_INDEX, 1, start_not_zero},
+    {"query_start_loc that falls", AT_SCHEDULE, ATTN_E_INDEX, 1, start_falls},
+    {"a negative seq_len", AT_SCHEDULE, ATTN_E_INDEX, 1, length_negative},
+    {"more tokens than planned", AT_SCHEDULE, ATTN_E_CAPACITY, 2, beyond_tokens},
+    {"more keys than planned", AT_SCHEDULE, ATTN_E_CAPACITY, 2, beyond_keys},
+    {"more sequences than planned", AT_SCHEDULE, ATTN_E_CAPACITY, 2, beyond_seqs},
+    {"a workspace one byte short", AT_SCHEDULE, ATTN_E_WORKSPACE, 5, workspace_short},
+    {"no workspace", AT_SCHEDULE, ATTN_E_STATE, 1, workspace_none},
+    {"no query_start_loc", AT_SCHEDULE, ATTN_E_NULL, 1, batch_missing},
+    {"query_start_loc of int64", AT_SCHEDULE, ATTN_E_DTYPE, 1, starts_of_int64},
+    {"q of another size", AT_RUN, ATTN_E_SHAPE, 1, q_size},
+    {"q of rank 2", AT_RUN, ATTN_E_SHAPE, 1, q_rank},
+    {"q with a row too few", AT_RUN, ATTN_E_SHAPE, 2, q_rows},
+    {"q with a negative stride", AT_RUN, ATTN_E_STRIDE, 1, q_stride},
+    {"no q", AT_RUN, ATTN_E_NULL, 1, q_missing},
+    {"q on a device", AT_RUN, ATTN_E_TENSOR_DEVICE, 1, q_on_device},
+    {"q off its alignment", AT_RUN, ATTN_E_ALIGN, 1, q_unaligned},
+    {"out of int32", AT_RUN, ATTN_E_DTYPE, 1, out_type},
+    {"out with a zero stride", AT_RUN, ATTN_E_STRIDE, 1, out_stride},
+    {"out in q's memory", AT_RUN, ATTN_E_OVERLAP, 3, out_overlaps},
+    {"lse missing, or not asked for", AT_RUN, ATTN_E_NULL, 1, lse_wrong},
+    {"sinks missing, or not declared", AT_RUN, ATTN_E_NULL, 1, sinks_wrong},
+    {"bias a key too short", AT_RUN, ATTN_E_SHAPE, 2, bias_keys},
+    {"a sink that is NaN", AT_RUN, ATTN_E_RANGE, 2, sink_nan},
+    {"a slope that is infinite", AT_RUN, ATTN_E_RANGE, 2, slope_infinite},
+    {"a causal flag of 2", AT_RUN, ATTN_E_INDEX, 3, causal_two},
+    {"a reversed prefix range", AT_RUN, ATTN_E_INDEX, 5, range_reversed},
+    {"a block id outside the pool", AT_RUN, ATTN_E_INDEX, 5, id_outside},
+    {"a block_table a column too narrow", AT_RUN, ATTN_E_INDEX, 4, table_narrow},
+    {"a run without a schedule", AT_RUN, ATTN_E_STATE, 2, never_scheduled},
 };
 
 #define NUM_WAYS ((int64_t)(sizeof ways / sizeof *ways))
@@ -384,13 +385,22 @@ static void put_back(mutant *m) {
   }
 }
 
-/* Ways of the run are weighed double: most of what can go wrong is told there. */
+static const way *draw_way(check_rng *rng) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < NUM_WAYS; i++) {
+    total += ways[i].weight;
+  }
+  int64_t left = check_between(rng, 0, total - 1);
+  int64_t i = 0;
+  while (left >= ways[i].weight) {
+    left -= ways[i++].weight;
+  }
+  return &ways[i];
+}
+
 static const way *choose_way(check_env *env, check_case *c, check_laid *l, mutant *m) {
   for (int i = 0; i < 100; i++) {
-    const way *w = &ways[check_between(&c->rng, 0, NUM_WAYS - 1)];
-    if (w->at != AT_RUN && check_chance(&c->rng, 50)) {
-      continue;
-    }
+    const way *w = draw_way(&c->rng);
     start_mutant(env, c, l, m);
     if (w->apply(m)) {
       return w;

@@ -63,7 +63,7 @@ static int print_pairs(const check_settings *s, const check_shared *shared) {
     return 0;
   }
   check_case c;
-  for (uint64_t index = s->one_case ? s->only : 0; index < shared->end; index++) {
+  for (uint64_t index = 0; index < shared->end; index++) {
     check_case_draw(&c, s->seed, index);
     if ((s->ops >> c.op) & 1u) {
       check_pairs_add(pairs, &c.choice);
@@ -99,13 +99,29 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* What a single case is, for whoever repeats a failure. */
+static void print_case(const check_settings *s) {
+  check_case c;
+  check_case_draw(&c, s->seed, s->only);
+  check_print_choice(&c.choice, stdout);
+  printf("q heads %d, KV heads %d, sizes %d and %d, block size %d, tokens %lld; q_len:kv_len", (int)c.q_heads,
+         (int)c.kv_heads, (int)c.size, (int)c.v_size, (int)c.block_size, (long long)c.tokens);
+  for (int32_t i = 0; i < c.num_seqs; i++) {
+    printf(" %d:%d", (int)c.seqs[i].q_len, (int)c.seqs[i].kv_len);
+  }
+  putchar('\n');
+}
+
 static int run_cases(const check_settings *s, check_env *env, check_shared *shared) {
   double start = seconds();
   start_shared(s, shared);
+  if (s->one_case && !s->quiet) {
+    print_case(s);
+  }
   int complete = check_run_workers(s, env, shared);
   uint64_t failed = atomic_load(&shared->failed);
   if (!s->quiet) {
-    if (!print_pairs(s, shared)) {
+    if (!s->one_case && !print_pairs(s, shared)) {
       return 1;
     }
     print_worst(s, env, shared);

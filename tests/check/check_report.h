@@ -32,12 +32,12 @@ int check_execute(const check_settings *settings);
 
 /* What all workers of a run know of each other. Lies in shared memory. */
 typedef struct check_shared {
-  _Atomic uint64_t next;  /* first index that nobody has taken */
-  uint64_t end;           /* one past the last index */
-  _Atomic uint64_t done;  /* cases run */
+  _Atomic uint64_t next; /* first index that nobody has taken */
+  uint64_t end;          /* one past the last index */
+  _Atomic uint64_t done; /* cases run */
   _Atomic uint64_t failed;
-  _Atomic uint64_t first_failed; /* smallest index that failed, UINT64_MAX: none */
-  _Atomic int stop;       /* no new cases: a fault was caught */
+  _Atomic uint64_t first_failed;            /* smallest index that failed, UINT64_MAX: none */
+  _Atomic int stop;                         /* no new cases: a fault was caught */
   _Atomic uint64_t running[CHECK_MAX_JOBS]; /* index in work, UINT64_MAX: none */
   check_worst worst[CHECK_MAX_JOBS][CHECK_MAX_BACKENDS];
 } check_shared;

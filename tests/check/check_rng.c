@@ -49,7 +49,7 @@ double check_uniform(check_rng *rng) {
 
 float check_normal(check_rng *rng) {
   uint64_t x = check_next(rng);
-  int32_t sum = (int32_t)(x & 0xFFFF) + (int32_t)((x >> 16) & 0xFFFF) + (int32_t)((x >> 32) & 0xFFFF) +
-                (int32_t)(x >> 48);
+  int32_t sum =
+      (int32_t)(x & 0xFFFF) + (int32_t)((x >> 16) & 0xFFFF) + (int32_t)((x >> 32) & 0xFFFF) + (int32_t)(x >> 48);
   return (float)(sum - 131070) * (1.0f / 37837.0f); /* the sum's deviation is 65536 / sqrt(3) */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_rng.h: the one generator of `attn check`. xoshiro256** seeded by splitmix64 from (seed, index, stream): a case is
- * a function of its seed and index alone, whatever ran before it. */
+/* check_rng.h: the one generator of `attn check`. xoshiro256** seeded by splitmix64 from (seed, index, stream): a case
+ * is a function of its seed and index alone, whatever ran before it. */
 #ifndef ATTN_CHECK_RNG_H
 #define ATTN_CHECK_RNG_H
 

@@ -20,18 +20,28 @@ static int read_output(check_env *env, const check_case *c, const char *name, co
     }
   }
   int64_t broken = check_canary_broken(t, salt);
-  return broken < 0 || check_fail(env, "%s: byte %lld, which no row of the batch owns, was written", name,
-                                  (long long)broken);
+  return broken < 0 ||
+         check_fail(env, "%s: byte %lld, which no row of the batch owns, was written", name, (long long)broken);
 }
 
 static int inputs_kept(check_env *env, const check_laid *l) {
   const struct {
     const char *name;
     const check_tensor *tensor;
-  } inputs[] = {{"q", &l->q},         {"k", &l->k},           {"v", &l->v},           {"k_cache", &l->k_cache},
-                {"v_cache", &l->v_cache}, {"block_table", &l->table}, {"alibi_slopes", &l->slopes}, {"sinks", &l->sinks},
-                {"bias", &l->bias},   {"prefix_ranges", &l->ranges}, {"causal_per_seq", &l->causal},
-                {"seq_lens", &l->seq_lens}, {"query_start_loc", &l->query_start_loc}, {"kv_start_loc", &l->kv_start_loc}};
+  } inputs[] = {{"q", &l->q},
+                {"k", &l->k},
+                {"v", &l->v},
+                {"k_cache", &l->k_cache},
+                {"v_cache", &l->v_cache},
+                {"block_table", &l->table},
+                {"alibi_slopes", &l->slopes},
+                {"sinks", &l->sinks},
+                {"bias", &l->bias},
+                {"prefix_ranges", &l->ranges},
+                {"causal_per_seq", &l->causal},
+                {"seq_lens", &l->seq_lens},
+                {"query_start_loc", &l->query_start_loc},
+                {"kv_start_loc", &l->kv_start_loc}};
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
     int64_t changed = check_changed(inputs[i].tensor);
     if (changed >= 0) {
@@ -73,10 +83,11 @@ static check_result new_result(check_arena *arena, const check_case *c, const ch
 static int same_bits(check_env *env, const check_case *c, const check_result *a, const check_result *b) {
   size_t rows = (size_t)(c->tokens * c->q_heads);
   for (size_t i = 0; i < rows; i++) {
-    if (memcmp(a->out + i * (size_t)c->v_size, b->out + i * (size_t)c->v_size, (size_t)c->v_size * sizeof(float)) != 0 ||
+    if (memcmp(a->out + i * (size_t)c->v_size, b->out + i * (size_t)c->v_size, (size_t)c->v_size * sizeof(float)) !=
+            0 ||
         (a->lse != NULL && memcmp(a->lse + i, b->lse + i, sizeof(float)) != 0)) {
-      return check_fail(env, "a second run gave other bits in token %lld, head %lld",
-                        (long long)i / c->q_heads, (long long)i % c->q_heads);
+      return check_fail(env, "a second run gave other bits in token %lld, head %lld", (long long)i / c->q_heads,
+                        (long long)i % c->q_heads);
     }
   }
   return 1;
@@ -133,7 +144,8 @@ typedef struct truths {
 
 static truths ask_oracle(check_arena *arena, const check_case *c, const check_model *m) {
   size_t rows = (size_t)(c->tokens * c->q_heads);
-  truths t = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(double)), check_alloc(arena, rows, sizeof(check_truth))};
+  truths t = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(double)),
+              check_alloc(arena, rows, sizeof(check_truth))};
   double *scores = check_alloc(arena, (size_t)c->max_kv * 2, sizeof *scores);
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int32_t i = 0; i < c->seqs[s].q_len; i++) {
@@ -156,8 +168,9 @@ static int judge_row(check_env *env, const check_case *c, const check_laid *l, c
   double fraction = check_out_fraction(l->out.dtype, c->v_size, got, want, &t->rows[row], c->seqs[seq].kv_len);
   worst->out = fraction > worst->out && fraction < 1e30 ? fraction : worst->out;
   if (!(fraction <= 1.0)) {
-    return check_fail(env, "out: token %lld (row %d of sequence %d), head %d: %.3g of the bound (element 0: got %.9g, "
-                           "want %.9g; lse %.6g, Smax %.4g)",
+    return check_fail(env,
+                      "out: token %lld (row %d of sequence %d), head %d: %.3g of the bound (element 0: got %.9g, "
+                      "want %.9g; lse %.6g, Smax %.4g)",
                       (long long)token, (int)i, (int)seq, (int)head, fraction, (double)got[0], want[0],
                       t->rows[row].lse, t->rows[row].smax);
   }
@@ -172,7 +185,8 @@ static int judge_row(check_env *env, const check_case *c, const check_laid *l, c
                     t->rows[row].lse);
 }
 
-static int judge(check_env *env, const check_case *c, const check_laid *l, const truths *t, const check_result *result) {
+static int judge(check_env *env, const check_case *c, const check_laid *l, const truths *t,
+                 const check_result *result) {
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int32_t i = 0; i < c->seqs[s].q_len; i++) {
       for (int32_t h = 0; h < c->q_heads; h++) {

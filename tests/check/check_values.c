@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_values.c: queries, keys and values of an attention case, by value class. Everything is rounded to its stored type
- * here, so that model and tensors hold the same numbers. float16 keeps to +-60000: inputs are finite unless NaN is meant. */
+/* check_values.c: queries, keys and values of an attention case, by value class. Everything is rounded to its stored
+ * type here, so that model and tensors hold the same numbers. float16 keeps to +-60000: inputs are finite unless NaN is
+ * meant. */
 #include <math.h>
 
 #include "check_attention.h"

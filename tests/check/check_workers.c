@@ -26,8 +26,9 @@ static void print_failure(const check_settings *s, uint64_t index, const char *b
   check_case c;
   check_case_draw(&c, s->seed, index);
   char line[2 * CHECK_FAILURE_BYTES];
-  int bytes = snprintf(line, sizeof line, "FAIL case %llu (%s%s%s): %s   [repeat: attn check --backend %s --seed %llu "
-                                          "--case %llu%s%s]\n",
+  int bytes = snprintf(line, sizeof line,
+                       "FAIL case %llu (%s%s%s): %s   [repeat: attn check --backend %s --seed %llu "
+                       "--case %llu%s%s]\n",
                        (unsigned long long)index, check_value_name(&c.choice, CHECK_OP), backend[0] ? ", " : "",
                        backend, what, s->backend, (unsigned long long)s->seed, (unsigned long long)index,
                        s->fault != NULL ? " --fault " : "", s->fault != NULL ? s->fault : "");

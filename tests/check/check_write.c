@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, every other byte of both pools is kept. */
+/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, every other byte of both pools is kept.
+ * */
 #include <math.h>
 #include <string.h>
 
@@ -19,14 +20,22 @@ typedef struct writing {
 /* Values that conversions get wrong: ties, subnormals, overflow, infinities, NaN, and plain ones. */
 static float hostile(check_rng *rng) {
   switch (check_between(rng, 0, 11)) {
-    case 0: return ldexpf(1.0f + (float)check_between(rng, 0, 4095) * 0x1p-12f, (int)check_between(rng, -20, 15));
-    case 1: return ldexpf(check_normal(rng), -17);
-    case 2: return ldexpf(check_normal(rng), -132);
-    case 3: return ldexpf(check_normal(rng), 16);
-    case 4: return check_chance(rng, 50) ? INFINITY : -INFINITY;
-    case 5: return check_chance(rng, 30) ? NAN : -0.0f;
-    case 6: return ldexpf(1.0f + (float)check_between(rng, 0, 511) * 0x1p-9f, (int)check_between(rng, -3, 3));
-    default: return check_normal(rng);
+  case 0:
+    return ldexpf(1.0f + (float)check_between(rng, 0, 4095) * 0x1p-12f, (int)check_between(rng, -20, 15));
+  case 1:
+    return ldexpf(check_normal(rng), -17);
+  case 2:
+    return ldexpf(check_normal(rng), -132);
+  case 3:
+    return ldexpf(check_normal(rng), 16);
+  case 4:
+    return check_chance(rng, 50) ? INFINITY : -INFINITY;
+  case 5:
+    return check_chance(rng, 30) ? NAN : -0.0f;
+  case 6:
+    return ldexpf(1.0f + (float)check_between(rng, 0, 511) * 0x1p-9f, (int)check_between(rng, -3, 3));
+  default:
+    return check_normal(rng);
   }
 }
 
@@ -94,7 +103,8 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
     memcpy(check_at(&w->slots, i, 0, 0, 0), &w->slot[i], sizeof w->slot[i]);
   }
   check_snapshot(arena, &w->slots);
-  check_pool_make(arena, c, w->capacity / c->block_size, check_number(&c->choice, CHECK_POOL), &w->k_cache, &w->v_cache);
+  check_pool_make(arena, c, w->capacity / c->block_size, check_number(&c->choice, CHECK_POOL), &w->k_cache,
+                  &w->v_cache);
   check_fill_canary(&w->k_cache, 1);
   check_fill_canary(&w->v_cache, 2);
   check_snapshot(arena, &w->k_cache); /* after both: interleaved pools share bytes */
@@ -118,7 +128,8 @@ static const unsigned char *old_bytes(const check_tensor *t, const void *at) {
   return t->snapshot + segment * t->segment_bytes + (offset - segment * t->segment_stride);
 }
 
-/* The rows of one pool: exact where named; then the old bytes are put back, so that what is left has to be unchanged. */
+/* The rows of one pool: exact where named; then the old bytes are put back, so that what is left has to be unchanged.
+   */
 static int judge_pool(check_env *env, const check_case *c, const writing *w, const char *name, const check_tensor *pool,
                       int64_t size, const float *values) {
   for (int64_t i = 0; i < c->slots; i++) {
@@ -160,7 +171,7 @@ static int refuse(check_env *env, check_case *c, writing *w, attn_context *conte
   int64_t shape[4];
   int64_t value = 0;
   int in_place = 0;
-  int64_t kind = check_between(&c->rng, 0, 8);
+  int64_t kind = check_chance(&c->rng, 25) ? 0 : check_between(&c->rng, 0, 8);
   int64_t place = check_between(&c->rng, 0, c->slots > 0 ? c->slots - 1 : 0);
   kind = c->slots < 2 && kind < 3 ? 3 : kind;
   if (kind < 3) { /* a bad entry */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every request of golden/attention/data through `attn run`, by each backend, plain and with --poison, against the answers
-   of the independent float64 script (its README states the comparison): per row of a token and head, RMS(out - ref) within
-   out_bound, lse within lse_bound, caches and gathered rows byte for byte. --poison may not change a bit of what the batch
-   owns. */
+/* Every request of golden/attention/data through `attn run`, by each backend, plain and with --poison, against the
+   answers of the independent float64 script (its README states the comparison): per row of a token and head,
+   RMS(out - ref) within out_bound, lse within lse_bound, caches and gathered rows byte for byte. --poison may not
+   change a bit of what the batch owns. */
 #define _XOPEN_SOURCE 700
 #include <math.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 #define SUFFIX ".safetensors"
 #define EXPECTED ".expected.safetensors"
 
-/* ---- Files -------------------------------------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 typedef struct golden_file {
   unsigned char *content;
@@ -74,7 +74,7 @@ static int find(const golden_file *file, const char *name, golden_tensor *tensor
   return 1;
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
 static double half_value(unsigned bits) {
   unsigned exponent = bits >> 10 & 31;
@@ -102,7 +102,7 @@ static double element(const golden_tensor *tensor, size_t i) {
   return value;
 }
 
-/* ---- Comparison --------------------------------------------------------------------------------------------------- */
+/* ---- Comparison -------------------------------------------------------------------------------------------------- */
 
 typedef struct verdict {
   char text[256]; /* empty: fine */
@@ -244,7 +244,7 @@ static void compare_bits(const golden_file *request, const golden_file *plain, c
   }
 }
 
-/* ---- The test ----------------------------------------------------------------------------------------------------- */
+/* ---- The test ---------------------------------------------------------------------------------------------------- */
 
 /* Run one request by one backend both ways; 1 when all is well. */
 static int try_request(fixture *fix, const char *name, const char *backend, double *worst) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cli.h: what the subcommands of `attn` share: exit codes, the one-line error, flags, strict numbers, memory.
- * A function that can fail returns 0 or an exit code, and writes the line of that failure into a cli_report. The command
+ * cli.h: what the subcommands of `attn` share: exit codes, the one-line error, flags, strict numbers, memory. A
+ * function that can fail returns 0 or an exit code, and writes the line of that failure into a cli_report. The command
  * uses nothing of the library but its public headers; `check` alone lives elsewhere (tests/check/check.h).
  */
 #ifndef ATTN_TOOL_CLI_H

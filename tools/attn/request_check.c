@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules between a request's keys, tensors and shapes that no single table row can state, and the defaults that come
-   from shapes. What the library itself checks (extents against each other, entries of lists) is left to it: its messages
-   name the same tensors. */
+/* The rules between a request's keys, tensors and shapes that no single table row can state, and the defaults that
+   come from shapes. What the library itself checks (extents against each other, entries of lists) is left to it:
+   its messages name the same tensors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ static int key_agrees(const request *parsed, request_key key, int32_t *value, co
   return CLI_OK;
 }
 
-/* ---- Pools -------------------------------------------------------------------------------------------------------- */
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 /* The format that a key and a pool's type agree on. */
 static int pool_format(const key_value *key, const char *key_name, const st_tensor *pool, attn_format *format,
@@ -188,7 +188,7 @@ static int check_head_sizes(request *parsed, cli_report *report) {
   return code;
 }
 
-/* ---- The operations ----------------------------------------------------------------------------------------------- */
+/* ---- The operations ---------------------------------------------------------------------------------------------- */
 
 static int check_cached_tensors(const request *parsed, cli_report *report) {
   static const request_tensor needed[] = {TENSOR_K_CACHE, TENSOR_V_CACHE, TENSOR_BLOCK_TABLE, TENSOR_SEQ_LENS};
@@ -378,7 +378,7 @@ int request_check(request *parsed, cli_report *report) {
   }
 }
 
-/* ---- To the library's structs ------------------------------------------------------------------------------------- */
+/* ---- To the library's structs ------------------------------------------------------------------------------------ */
 
 int request_problem(const request *parsed, const cli_options *flags, attn_problem *problem, cli_report *report) {
   static const int32_t output_blocks[] = {0, 64, 128};

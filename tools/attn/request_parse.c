@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a file's keys and tensors to a request, by the tables alone: unknown names, names that the operation does not use,
-   values, types, ranks, and what an operation demands. Command-line flags then replace their keys. */
+/* From a file's keys and tensors to a request, by the tables alone: unknown names, names that the operation does
+   not use, values, types, ranks, and what an operation demands. Command-line flags then replace their keys. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ const DLTensor *request_view(const st_tensor *tensor, DLTensor *view) {
   return view;
 }
 
-/* ---- Keys --------------------------------------------------------------------------------------------------------- */
+/* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
 static int parse_format(const char *text, key_value *value) {
   static const char suffix[] = "+separate_scales";
@@ -218,7 +218,7 @@ static int apply_flags(const cli_options *flags, request *parsed, cli_report *re
   return CLI_OK;
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------------ */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 /* The number of a part ("out_12" with prefix "out_" is 12), or -1 for anything else. */
 static int64_t part_number(const char *name, const char *prefix) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The request format as data: operations, keys, tensors, rows. Nothing else in the tool states which operation uses what,
-   which values a key takes or which types a tensor has. */
+/* The request format as data: operations, keys, tensors, rows. Nothing else in the tool states which operation uses
+   what, which values a key takes or which types a tensor has. */
 #include "request.h"
 
 #define OPS_MLA (OP_MLA_MQA | OP_MLA_MHA | OP_MLA_LAYER)

@@ -44,7 +44,7 @@ void run_add_input(const run_job *job, const st_tensor *tensor);
 void run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes,
                       char *reason, size_t reason_bytes);
 
-/* ---- Views -------------------------------------------------------------------------------------------------------- */
+/* ---- Views ------------------------------------------------------------------------------------------------------- */
 
 typedef struct run_view {
   DLTensor view;
@@ -68,7 +68,7 @@ void run_view_collect(const run_view *view, st_tensor *tensor, int64_t rows);
 void run_view_collect_row(const run_view *view, st_tensor *tensor, const int64_t *index);
 void run_view_close(run_view *view);
 
-/* ---- Ownership ---------------------------------------------------------------------------------------------------- */
+/* ---- Ownership --------------------------------------------------------------------------------------------------- */
 
 /* What an attention or gather call owns, from its lists. Lists that are wrong own less; the library refuses them. */
 typedef struct run_ownership {

@@ -74,7 +74,8 @@ int run_cache_write(const run_job *job) {
   return code;
 }
 
-/* Rows of the result. In checked mode a length that the table cannot hold is refused here, before memory is asked for. */
+/* Rows of the result. In checked mode a length that the table cannot hold is refused here, before memory is asked
+   for. */
 static int count_rows(const run_job *job, int64_t *rows) {
   const request *parsed = job->request;
   const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];

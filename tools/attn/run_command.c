@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `attn run`: read the file, parse and check the request, let its operation compute, write the result. Nothing is written
-   before the call has succeeded. */
+/* `attn run`: read the file, parse and check the request, let its operation compute, write the result. Nothing is
+   written before the call has succeeded. */
 #include <stdlib.h>
 #include <string.h>
 

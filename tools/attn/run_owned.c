@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a call owns, for --poison: a position belongs to it when some query row of its sequence may see it. The mask here
-   is written from the contract's line and shares nothing with the library. Lists are read with every index clipped,
-   since the library has not checked them yet. */
+/* What a call owns, for --poison: a position belongs to it when some query row of its sequence may see it. The mask
+   here is written from the contract's line and shares nothing with the library. Lists are read with every index
+   clipped, since the library has not checked them yet. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +138,8 @@ static int make_slots(run_ownership *owned, int64_t num_slots, cli_report *repor
   return owned->slots != NULL ? CLI_OK : cli_fail(report, CLI_FAILED, "no memory for --poison");
 }
 
-/* Slots of the pool that is given. Its extents are those of data in memory, so the product fits unless a row is empty. */
+/* Slots of the pool that is given. Its extents are those of data in memory, so the product fits unless a row is
+   empty. */
 static int64_t pool_slots(const request *parsed) {
   const st_tensor *k = parsed->tensor[TENSOR_K_CACHE];
   const st_tensor *pool = k != NULL ? k : parsed->tensor[TENSOR_V_CACHE];

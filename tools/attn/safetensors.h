@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * safetensors.h: reader and writer of safetensors files, for files nobody has vouched for. The reader takes the file into
- * memory (a file that shrinks under a mapping would kill the process) and believes nothing of its header: every offset,
- * extent and byte count is checked, the tensors have to cover the data without hole or overlap. Data is copied where its
- * offset is not aligned, so each tensor's pointer is. The writer writes beside the target and renames.
+ * safetensors.h: reader and writer of safetensors files, for files nobody has vouched for. The reader takes the file
+ * into memory (a file that shrinks under a mapping would kill the process) and believes nothing of its header: every
+ * offset, extent and byte count is checked, the tensors have to cover the data without hole or overlap. Data is copied
+ * where its offset is not aligned, so each tensor's pointer is. The writer writes beside the target and renames.
  */
 #ifndef ATTN_TOOL_SAFETENSORS_H
 #define ATTN_TOOL_SAFETENSORS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header of a safetensors file, parsed by cJSON and then checked. Before cJSON sees a byte, what it would silently
-   change is refused: control bytes, text that is not UTF-8, and \u0000, which would cut a name short. Numbers are doubles
-   there, so only whole ones up to 2^53 are believed. */
+/* The header of a safetensors file, parsed by cJSON and then checked. Before cJSON sees a byte, what it would
+   silently change is refused: control bytes, text that is not UTF-8, and \u0000, which would cut a name short.
+   Numbers are doubles there, so only whole ones up to 2^53 are believed. */
 #include <stdlib.h>
 #include <string.h>
 

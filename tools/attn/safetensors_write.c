@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a safetensors file: the header is text of our own making (names and values are escaped), padded with spaces so
-   that the data starts at a multiple of 8. The file grows beside its target under a name of its own and is renamed at
-   the end, so a target that existed is either untouched or wholly new. */
+/* Writing a safetensors file: the header is text of our own making (names and values are escaped), padded with
+   spaces so that the data starts at a multiple of 8. The file grows beside its target under a name of its own and
+   is renamed at the end, so a target that existed is either untouched or wholly new. */
 #define _XOPEN_SOURCE 700
 #include <errno.h>
 #include <fcntl.h>

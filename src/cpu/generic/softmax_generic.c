@@ -5,6 +5,7 @@
 
 #include "core/fault.h"
 #include "cpu/generic/exp_generic.h"
+#include "cpu/generic/vec4.h"
 #include "cpu/table.h"
 
 #define LANES 8 /* ATTN_CPU_KEY_STEP: keys is a multiple */
@@ -17,33 +18,36 @@ static void hide(float *s, uint64_t visible, int32_t keys) {
 
 /* NaN never wins: it reaches the row through its weight. */
 static float maximum(const float *s, int32_t keys) {
-  float lane[LANES];
-  for (int i = 0; i < LANES; i++) {
-    lane[i] = s[i];
-  }
+  attn_vec4 low = vec4_load(s);
+  attn_vec4 high = vec4_load(s + 4);
   for (int32_t j = LANES; j < keys; j += LANES) {
-    for (int i = 0; i < LANES; i++) {
-      lane[i] = s[j + i] > lane[i] ? s[j + i] : lane[i];
-    }
+    low = vec4_max(vec4_load(s + j), low);
+    high = vec4_max(vec4_load(s + j + 4), high);
   }
+  float lane[4];
+  vec4_store(lane, vec4_max(low, high));
   float most = -INFINITY;
-  for (int i = 0; i < LANES; i++) {
+  for (int i = 0; i < 4; i++) {
     most = lane[i] > most ? lane[i] : most;
   }
   return most;
 }
 
-static float exponentials(float *s, float m, int32_t keys) {
-  float lane[LANES] = {0.0f};
+/* s becomes exp(s - m). A function of its own: inlined next to the sums below, clang does not vectorise it. */
+static ATTN_NOINLINE void exponentials(float *s, float m, int32_t keys) {
   for (int32_t j = 0; j < keys; j++) {
     s[j] = attn_exp_float(s[j] - m);
   }
+}
+
+static float sum_of(const float *s, int32_t keys) {
+  attn_vec4 low = vec4_splat(0.0f);
+  attn_vec4 high = vec4_splat(0.0f);
   for (int32_t j = 0; j < keys; j += LANES) {
-    for (int i = 0; i < LANES; i++) {
-      lane[i] += s[j + i];
-    }
+    low = vec4_add(low, vec4_load(s + j));
+    high = vec4_add(high, vec4_load(s + j + 4));
   }
-  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+  return vec4_sum(low) + vec4_sum(high);
 }
 
 void attn_softmax_f32__generic(float *s, uint64_t visible, int32_t keys, float *m, float *l, float *alpha) {
@@ -55,8 +59,8 @@ void attn_softmax_f32__generic(float *s, uint64_t visible, int32_t keys, float *
   float m_new = most > *m ? most : *m;
   float shift = m_new == -INFINITY ? 0.0f : m_new;
   float factor = attn_exp_float(*m - shift);
-  float sum = exponentials(s, shift, keys);
-  *l = factor * *l + sum;
+  exponentials(s, shift, keys);
+  *l = factor * *l + sum_of(s, keys);
   *m = m_new;
   *alpha = attn_fault(ATTN_FAULT_RESCALE) && factor > 0.0f ? 1.0f : factor;
 }
