@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* 02_prefill_chunked.c: a prompt of 40 tokens is prefilled in chunks of 16 while another sequence decodes, both in one
-   batch at each step. A batch-invariant plan gives every row the bits that it has when the prompt comes in one piece. */
+   batch at each step. A batch-invariant plan gives each row the bits that it has when the prompt comes in one piece. */
 #include <attn/attn.h>
 #include <stdio.h>
 #include <string.h>

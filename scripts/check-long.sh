@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 parts=(
   "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
   "check-release: every backend against the reference, 5000 cases of the release build"
-  "minimal: the preset minimal builds, and attn check passes in it"
+  "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
 )
 
@@ -22,9 +22,9 @@ part_check_release() {
   build/release/bin/attn check --backend all --cases 5000 --seed 7
 }
 
-part_minimal() {
-  scripts/build.sh minimal
-  build/minimal/bin/attn check --backend all --cases 2000 --seed 7
+part_pairs() {
+  scripts/build.sh release attn_cli
+  build/release/bin/attn check --backend all --cases 20000 --seed 7 --pairs
 }
 
 part_clang() {

@@ -433,6 +433,16 @@ static int64_t row_bytes(const attn_view *direct, const attn_view *cache) {
   return view->stride[last] == element ? view->shape[last] * element : 0;
 }
 
+/* One past the last position that the table can name: unchecked lengths may lie far beyond it. */
+static int64_t table_end(const walk *w) {
+  const attn_view *table = &w->job->view->block_table;
+  int64_t block_size = w->job->plan->problem.block_size;
+  if (table->ndim == 0 || table->shape[1] > w->mask.kv_len / block_size) {
+    return w->mask.kv_len + 1; /* + 1: a planted fault may look one key too far */
+  }
+  return table->shape[1] * block_size;
+}
+
 void attn_cpu_run_item(const attn_cpu_job *job, int64_t item, size_t thread) {
   attn_cpu_tile tile = attn_cpu_find_tile(job, item, 0);
   const attn_step *step = job->view->step;
@@ -451,6 +461,7 @@ void attn_cpu_run_item(const attn_cpu_job *job, int64_t item, size_t thread) {
   attn_interval hull = attn_mask_hull(&w.mask, position_of(&w, token_of(&w, 0)),
                                       position_of(&w, token_of(&w, tile.rows - 1)) + 1);
   hull.begin = attn_max(hull.begin, 0);
+  hull.end = attn_min(hull.end, table_end(&w));
   if (seq->pieces > 1) {
     walk_keys(&w, piece_keys(&w, seq, hull), w.b.m, w.b.l, w.b.acc);
     store_slots(&w);

@@ -17,7 +17,7 @@ typedef struct row {
   int64_t head;
   int64_t kv_head;
   int64_t position; /* of the query; may be negative */
-  int64_t kv_len;
+  int64_t keys;     /* walked: kv_len, or fewer where the table ends before it */
   double *q;     /* [qk size] the query */
   double *key;   /* [qk size] the key at hand */
   double *value; /* [v size] the value at hand */
@@ -136,7 +136,7 @@ static void compute_row(const row *r) {
                           problem->qk_head_size);
   double s = 0.0;
   double max = -INFINITY;
-  for (int64_t k = 0; k < r->kv_len; k++) {
+  for (int64_t k = 0; k < r->keys; k++) {
     if (score(r, k, &s) && s > max) {
       max = s;
     }
@@ -145,7 +145,7 @@ static void compute_row(const row *r) {
   for (int64_t d = 0; d < problem->v_head_size; d++) {
     r->sum[d] = 0.0;
   }
-  for (int64_t k = 0; k < r->kv_len; k++) {
+  for (int64_t k = 0; k < r->keys; k++) {
     if (score(r, k, &s)) {
       double w = weight(s, max);
       total += w;
@@ -163,6 +163,17 @@ static void compute_row(const row *r) {
   store_row(r, denominator, max + log(total));
 }
 
+/* In unchecked mode a length may lie far beyond the table; positions there count as masked, so the walk ends with it. */
+static int64_t walked_keys(const attn_run_view *view, int64_t seq) {
+  int64_t kv_len = view->step->kv_lens[seq];
+  if (view->problem->kv_source == ATTN_KV_DIRECT || kv_len / view->problem->block_size < view->block_table.shape[1]) {
+    return kv_len;
+  }
+  return view->block_table.shape[1] * view->problem->block_size < kv_len
+             ? view->block_table.shape[1] * view->problem->block_size
+             : kv_len;
+}
+
 void attn_reference_attention(const attn_run_view *view, double *buffers) {
   const attn_problem *problem = view->problem;
   const attn_step *step = view->step;
@@ -175,9 +186,9 @@ void attn_reference_attention(const attn_run_view *view, double *buffers) {
   for (r.seq = 0; r.seq < step->num_seqs; r.seq++) {
     int64_t begin = step->query_start_loc[r.seq];
     int64_t end = step->query_start_loc[r.seq + 1];
-    r.kv_len = step->kv_lens[r.seq];
+    r.keys = walked_keys(view, r.seq);
     for (r.token = begin; r.token < end; r.token++) {
-      r.position = r.kv_len - (end - begin) + (r.token - begin);
+      r.position = step->kv_lens[r.seq] - (end - begin) + (r.token - begin);
       for (r.head = 0; r.head < problem->num_q_heads; r.head++) {
         r.kv_head = r.head / group;
         compute_row(&r);

@@ -16,13 +16,14 @@ static int32_t pick(uint32_t *state, const int32_t *values, int32_t count) {
 }
 
 static void draw_masks(attn_problem *p, uint32_t *state) {
-  static const int32_t bounds[] = {-1, -1, 0, 1, 5, 17, 40};
-  static const int32_t chunks[] = {0, 0, 1, 7, 16};
+  static const int32_t bounds[] = {-1, -1, 0, 1, 5, 17, 40, INT32_MAX};
+  static const int32_t chunks[] = {0, 0, 0, 1, 7, 16, INT32_MAX};
+  static const int32_t lookbacks[] = {0, 1, 2, INT32_MAX};
   p->causal = draw(state, 3) > 0;
-  p->window_left = pick(state, bounds, 7);
-  p->window_right = pick(state, bounds, 7);
-  p->chunk_size = pick(state, chunks, 5);
-  p->chunk_lookback = p->chunk_size > 0 ? draw(state, 3) : 0;
+  p->window_left = pick(state, bounds, 8);
+  p->window_right = pick(state, bounds, 8);
+  p->chunk_size = pick(state, chunks, 7);
+  p->chunk_lookback = p->chunk_size > 0 ? pick(state, lookbacks, 4) : 0;
   p->softcap = draw(state, 3) == 0 ? 4.0f : 0.0f;
 }
 
@@ -85,7 +86,7 @@ static void draw_extras(scene *s, uint32_t *state) {
   }
   for (int i = 0; i < 6; i++) {
     ranges[2 * i] = draw(state, 60);
-    ranges[2 * i + 1] = ranges[2 * i] + draw(state, 40);
+    ranges[2 * i + 1] = draw(state, 9) == 0 ? INT32_MAX : ranges[2 * i] + draw(state, 40);
   }
   if (draw(state, 3) == 0) {
     scene_ranges(s, 2, ranges);

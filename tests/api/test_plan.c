@@ -8,7 +8,7 @@
 #include "scene.h"
 
 /* AddressSanitizer, where the build has it, is to return NULL as malloc does, not to end the program. */
-const char *__asan_default_options(void);
+ATTN_API const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
   return "allocator_may_return_null=1";
 }

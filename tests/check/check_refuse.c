@@ -337,7 +337,7 @@ static const way ways[] = {
     {"more tokens than planned", AT_SCHEDULE, ATTN_E_CAPACITY, 2, beyond_tokens},
     {"more keys than planned", AT_SCHEDULE, ATTN_E_CAPACITY, 2, beyond_keys},
     {"more sequences than planned", AT_SCHEDULE, ATTN_E_CAPACITY, 2, beyond_seqs},
-    {"a workspace one byte short", AT_SCHEDULE, ATTN_E_WORKSPACE, 5, workspace_short},
+    {"a workspace one byte short", AT_SCHEDULE, ATTN_E_WORKSPACE, 6, workspace_short},
     {"no workspace", AT_SCHEDULE, ATTN_E_STATE, 1, workspace_none},
     {"no query_start_loc", AT_SCHEDULE, ATTN_E_NULL, 1, batch_missing},
     {"query_start_loc of int64", AT_SCHEDULE, ATTN_E_DTYPE, 1, starts_of_int64},
@@ -357,9 +357,9 @@ static const way ways[] = {
     {"a sink that is NaN", AT_RUN, ATTN_E_RANGE, 2, sink_nan},
     {"a slope that is infinite", AT_RUN, ATTN_E_RANGE, 2, slope_infinite},
     {"a causal flag of 2", AT_RUN, ATTN_E_INDEX, 3, causal_two},
-    {"a reversed prefix range", AT_RUN, ATTN_E_INDEX, 5, range_reversed},
-    {"a block id outside the pool", AT_RUN, ATTN_E_INDEX, 5, id_outside},
-    {"a block_table a column too narrow", AT_RUN, ATTN_E_INDEX, 4, table_narrow},
+    {"a reversed prefix range", AT_RUN, ATTN_E_INDEX, 16, range_reversed},
+    {"a block id outside the pool", AT_RUN, ATTN_E_INDEX, 10, id_outside},
+    {"a block_table a column too narrow", AT_RUN, ATTN_E_INDEX, 6, table_narrow},
     {"a run without a schedule", AT_RUN, ATTN_E_STATE, 2, never_scheduled},
 };
 
