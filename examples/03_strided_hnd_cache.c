@@ -113,8 +113,7 @@ int main(void) {
   size_t side = (size_t)compact.bytes_per_block / 2; /* K of one block, and V */
   size_t period = 2 * side + PADDING;
   desc.layout = ATTN_LAYOUT_HND;
-  desc.k_block_bytes = (int64_t)period; /* from one block's K to the next one's, V and padding between */
-  desc.v_block_bytes = (int64_t)period;
+  desc.k_block_bytes = desc.v_block_bytes = (int64_t)period; /* from one block's K to the next, V and padding between */
   unsigned char *one = malloc(BLOCKS * period), *two = malloc((size_t)compact.bytes);
   float hnd[Q_HEADS * SIZE], nhd[Q_HEADS * SIZE];
   fill(&k[0][0][0], sizeof k / sizeof(float));
@@ -124,13 +123,16 @@ int main(void) {
     slots[p] = (int64_t)block_table[p / BLOCK] * BLOCK + p % BLOCK;
   }
   int code = 1;
+  if (one != NULL) {
+    memset(one, 0xA5, BLOCKS * period);
+  }
   if (one == NULL || two == NULL) {
     (void)fprintf(stderr, "03_strided_hnd_cache: out of memory\n");
-  } else if (memset(one, 0xA5, BLOCKS * period), attn_cache_describe(&desc, &strided, &message) != ATTN_OK ||
+  } else if (attn_cache_describe(&desc, &strided, &message) != ATTN_OK ||
              attend(context, ATTN_LAYOUT_HND, pool_view(&strided.k, one), pool_view(&strided.v, one + side), hnd) !=
                  ATTN_OK ||
-             attend(context, ATTN_LAYOUT_NHD, pool_view(&compact.k, two),
-                    pool_view(&compact.v, two + BLOCKS * side), nhd) != ATTN_OK) {
+             attend(context, ATTN_LAYOUT_NHD, pool_view(&compact.k, two), pool_view(&compact.v, two + BLOCKS * side),
+                    nhd) != ATTN_OK) {
     (void)fprintf(stderr, "03_strided_hnd_cache: %s\n", message.text);
   } else {
     int equal = memcmp(hnd, nhd, sizeof hnd) == 0;

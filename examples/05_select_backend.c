@@ -56,7 +56,7 @@ int main(void) {
               verdict_of(&explanation, "TRITON_ATTN") == ATTN_VERDICT_FOREIGN;
   right &= force(context, &problem, "auto", ATTN_OK);
   right &= force(context, &problem, "REFERENCE", ATTN_OK);
-  right &= force(context, &problem, "TRITON_ATTN", ATTN_E_BACKEND); /* another system's: refused, its part is named */
+  right &= force(context, &problem, "TRITON_ATTN", ATTN_E_BACKEND);   /* another system's: refused, its part is named */
   right &= force(context, &problem, "PORTABLE_ATTN", ATTN_E_BACKEND); /* ours, for another device */
   right &= force(context, &problem, "FASTEST", ATTN_E_NAME);
   attn_context_destroy(context);

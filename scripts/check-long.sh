@@ -9,6 +9,7 @@ parts=(
   "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
   "check-release: every backend against the reference, 5000 cases of the release build"
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
+  "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
 )
 
@@ -25,6 +26,11 @@ part_check_release() {
 part_pairs() {
   scripts/build.sh release attn_cli
   build/release/bin/attn check --backend all --cases 20000 --seed 7 --pairs
+}
+
+part_speed() {
+  scripts/build.sh release speed_decode
+  build/release/tests/speed_decode 0.15 0.9
 }
 
 part_clang() {

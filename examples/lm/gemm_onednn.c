@@ -112,7 +112,7 @@ const char *gemm_name(void) {
 
 /* Threads that wait by spinning for milliseconds, the runtime's default, make a step tens of times slower as soon as
    anything else runs on the machine; SPINS checks bridge the gaps between the products of a layer and no more. */
-#define SPINS "3000"
+#define SPINS "2000"
 
 void gemm_prepare_process(char **argv) {
   if (getenv("OMP_WAIT_POLICY") == NULL && getenv("GOMP_SPINCOUNT") == NULL &&

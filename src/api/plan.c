@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "api/cost.h"
+#include "api/pool_view.h"
 #include "api/step.h"
 #include "core/fault.h"
 #include "core/arithmetic.h"
@@ -38,6 +39,24 @@ attn_status attn_plan_cost_of(const attn_context *context, const attn_backend *b
   return ATTN_OK;
 }
 
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+  const unsigned char *byte = data;
+  for (size_t i = 0; i < bytes; i++) {
+    hash = (hash ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
+  }
+  return hash;
+}
+
+/* A pointer would not do: a plan made where an old one lay would take the old one's schedules for its own. */
+static uint64_t fingerprint_of(const attn_plan *plan) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  hash = hash_bytes(hash, &plan->problem, sizeof plan->problem); /* neither struct has padding */
+  hash = hash_bytes(hash, &plan->limits, sizeof plan->limits);
+  hash = hash_bytes(hash, &plan->backend, sizeof plan->backend);
+  hash = hash_bytes(hash, &plan->num_splits, sizeof plan->num_splits);
+  return hash_bytes(hash, &plan->context->threads.num_threads, sizeof plan->context->threads.num_threads);
+}
+
 static attn_status fill_plan(attn_plan *plan, attn_context *context, const attn_problem *problem,
                              const attn_plan_limits *limits, const attn_plan_options *options, attn_message *message) {
   attn_plan_options o;
@@ -56,6 +75,7 @@ static attn_status fill_plan(attn_plan *plan, attn_context *context, const attn_
   if (plan->problem.kv_source == ATTN_KV_CACHE && plan->problem.block_size == 0) {
     plan->problem.block_size = plan->cost.preferred_block_size;
   }
+  plan->fingerprint = fingerprint_of(plan);
   return ATTN_OK;
 }
 
@@ -134,14 +154,25 @@ attn_status attn_workspace_of(const attn_plan *plan, const attn_workspace *works
   return ATTN_OK;
 }
 
+attn_view attn_workspace_view(const attn_plan *plan, unsigned char *data) {
+  attn_view view;
+  memset(&view, 0, sizeof view);
+  view.data = data;
+  view.dtype = ATTN_DTYPE_UINT8;
+  view.ndim = 1;
+  view.shape[0] = (int64_t)plan->workspace_bytes;
+  view.stride[0] = 1;
+  return view;
+}
+
 attn_status attn_step_of(const attn_plan *plan, const attn_workspace *workspace, const attn_step **step,
                          unsigned char **scratch, attn_message *message) {
   unsigned char *data;
   ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
   const attn_step *found = (const attn_step *)(const void *)data;
-  if (found->magic != STEP_MAGIC || found->plan != plan) {
+  if (found->magic != STEP_MAGIC || found->self != found || found->fingerprint != plan->fingerprint) {
     return attn_fail(message, ATTN_E_STATE,
-                     "workspace: holds no schedule of this plan; call attn_plan_schedule with it first");
+                     "workspace: holds no schedule of this plan, or was moved since; call attn_plan_schedule with it first");
   }
   *step = found;
   *scratch = data + plan->step_bytes;
@@ -246,7 +277,8 @@ static void write_step(const attn_plan *plan, const batch_views *views, unsigned
   unsigned char *lists = data + attn_round_up(sizeof *step, 64);
   uint64_t bytes = list_bytes(plan->limits.max_seqs);
   memset(step, 0, sizeof *step);
-  step->plan = plan;
+  step->self = step;
+  step->fingerprint = plan->fingerprint;
   step->num_seqs = (int32_t)(views->query_start_loc.shape[0] - 1);
   step->num_tokens = entry(&views->query_start_loc, step->num_seqs);
   step->query_start_loc = (int32_t *)(void *)lists;
@@ -276,6 +308,10 @@ attn_status attn_plan_schedule(const attn_plan *plan, const attn_batch *batch, c
   ATTN_TRY(view_batch(plan, batch, &views, message));
   ATTN_TRY(check_capacity(plan, &views, message));
   ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
+  attn_view memory = attn_workspace_view(plan, data);
+  ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.query_start_loc, "query_start_loc", message));
+  ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.seq_lens, "seq_lens", message));
+  ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.kv_start_loc, "kv_start_loc", message));
   write_step(plan, &views, data);
   return ATTN_OK;
 }

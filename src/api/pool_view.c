@@ -19,8 +19,9 @@ attn_status attn_pool_view_make(attn_view *view, const DLTensor *tensor, const c
     view->shape[2] = extent;
     view->stride[2] = stride;
   }
-  if (view->shape[0] > 0 && view->shape[1] < 1) {
-    return attn_fail(message, ATTN_E_SHAPE, "%s: block size 0, accepted: 1 or more", name);
+  if ((view->shape[0] > 0 && view->shape[1] < 1) || view->shape[1] > INT32_MAX) {
+    return attn_fail(message, ATTN_E_SHAPE, "%s: block size %lld, accepted: 1 to 2147483647", name,
+                     (long long)view->shape[1]);
   }
   /* slots and positions are counted in int64: num_blocks * block_size must fit whatever the strides */
   if (view->shape[1] > 0 && view->shape[0] > INT64_MAX / view->shape[1]) {

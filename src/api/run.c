@@ -156,16 +156,10 @@ static attn_status view_outputs(const attn_plan *plan, const attn_run_args *args
   return ATTN_OK;
 }
 
-/* Outputs apart from each other, from every input, and from the workspace. */
+/* Outputs and workspace apart from each other and from every input. */
 static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *view, unsigned char *scratch,
                                   attn_message *message) {
-  attn_view workspace;
-  memset(&workspace, 0, sizeof workspace);
-  workspace.data = scratch - plan->step_bytes;
-  workspace.dtype = ATTN_DTYPE_UINT8;
-  workspace.ndim = 1;
-  workspace.shape[0] = (int64_t)plan->workspace_bytes;
-  workspace.stride[0] = 1;
+  attn_view workspace = attn_workspace_view(plan, scratch - plan->step_bytes);
   const struct {
     const attn_view *view;
     const char *name;
@@ -181,12 +175,14 @@ static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *vi
       {&view->bias, "bias"},
       {&view->prefix_ranges, "prefix_ranges"},
       {&view->causal_per_seq, "causal_per_seq"},
-      {&workspace, "workspace"},
   };
   ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", &view->out, "out", message));
+  ATTN_TRY(attn_refuse_overlap(&view->out, "out", &workspace, "workspace", message));
+  ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", &workspace, "workspace", message));
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
     ATTN_TRY(attn_refuse_overlap(&view->out, "out", others[i].view, others[i].name, message));
     ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", others[i].view, others[i].name, message));
+    ATTN_TRY(attn_refuse_overlap(&workspace, "workspace", others[i].view, others[i].name, message));
   }
   return ATTN_OK;
 }

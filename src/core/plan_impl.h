@@ -34,7 +34,8 @@ struct attn_context {
 /* The copied lists of one step, at the head of the workspace. */
 typedef struct attn_step {
   uint64_t magic;
-  const attn_plan *plan;
+  const struct attn_step *self; /* where this step was written: the lists below are addresses */
+  uint64_t fingerprint;         /* of the plan that it was made for */
   int32_t num_seqs;
   int32_t splits;
   int64_t num_tokens;
@@ -140,6 +141,7 @@ struct attn_plan {
   size_t step_bytes;        /* the core's part of the workspace; the backend's scratch follows */
   size_t workspace_bytes;
   void *own_workspace;      /* or NULL */
+  uint64_t fingerprint;     /* of all that a schedule depends on: plans of one fingerprint may share schedules */
   char reason[ATTN_REASON_BYTES];
 };
 

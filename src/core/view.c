@@ -223,95 +223,87 @@ int64_t attn_view_elements(const attn_view *view) {
   return count;
 }
 
-/* Two views that step through one allocation with a common largest stride (K and V halves of each block) are apart when,
-   modulo that stride, their inner spans do not meet. */
-static int interleaved_apart(const attn_view *a, const attn_view *b) {
-  int64_t step = 0;
-  int32_t axis_a = -1;
-  int32_t axis_b = -1;
-  for (int32_t i = 0; i < a->ndim; i++) {
-    if (a->shape[i] > 1 && a->stride[i] > step) {
-      step = a->stride[i];
-      axis_a = i;
+/* A view as nested steps: the axes that move, by rising stride, and the bytes that the first k of them span. */
+typedef struct steps {
+  int32_t count;
+  int64_t stride[ATTN_VIEW_MAX_NDIM];
+  int64_t extent[ATTN_VIEW_MAX_NDIM];
+  int64_t span[ATTN_VIEW_MAX_NDIM + 1];
+} steps;
+
+static steps steps_of(const attn_view *view) {
+  steps s;
+  s.count = 0;
+  for (int32_t i = 0; i < view->ndim; i++) {
+    if (view->shape[i] <= 1 || view->stride[i] == 0) {
+      continue;
     }
-  }
-  for (int32_t i = 0; i < b->ndim; i++) {
-    if (b->shape[i] > 1 && b->stride[i] == step) {
-      axis_b = i;
+    int32_t at = s.count++;
+    for (; at > 0 && s.stride[at - 1] > view->stride[i]; at--) {
+      s.stride[at] = s.stride[at - 1];
+      s.extent[at] = s.extent[at - 1];
     }
+    s.stride[at] = view->stride[i];
+    s.extent[at] = view->shape[i];
   }
-  if (axis_a < 0 || axis_b < 0) {
-    return 0;
+  s.span[0] = (int64_t)attn_dtype_bytes(view->dtype);
+  for (int32_t i = 0; i < s.count; i++) {
+    s.span[i + 1] = s.span[i] + s.stride[i] * (s.extent[i] - 1);
   }
-  uint64_t period = (uint64_t)step;
-  uint64_t inner_a = attn_view_extent(a) - ((uint64_t)a->shape[axis_a] - 1) * period;
-  uint64_t inner_b = attn_view_extent(b) - ((uint64_t)b->shape[axis_b] - 1) * period;
-  uintptr_t pa = (uintptr_t)a->data;
-  uintptr_t pb = (uintptr_t)b->data;
-  /* distance from a's first byte to b's, modulo the period */
-  uint64_t forward = pb >= pa ? (uint64_t)(pb - pa) % period : (period - (uint64_t)(pa - pb) % period) % period;
-  return inner_a <= period && inner_b <= period && forward >= inner_a && forward + inner_b <= period;
+  return s;
 }
 
-/* Views of equal strides on every axis that either steps along (K and V halves of a block, of a row): do two elements meet?
-   Addresses meet when distance = sum of d_i * stride_i with -(extent_b - 1) <= d_i <= extent_a - 1. Outputs are nested
-   (each stride is at least the span of the smaller ones), so only the two neighbours of distance / stride can do it. */
-static int meets(const attn_view *a, const attn_view *b, const int32_t *order, int32_t level, int64_t distance) {
-  if (level < 0) {
-    int64_t element = (int64_t)attn_dtype_bytes(a->dtype);
-    return distance > -element && distance < element;
+/* Do the first ka steps of a, at 0, and the first kb steps of b, at `distance`, share a byte? Ranges apart: no. Else the
+   axis of the larger stride is taken off (both axes at once where the strides are equal: K and V side by side in a block)
+   and the few places are followed where what is left can still meet. Rows that overlap themselves, or more than two such
+   places: yes, without looking further. */
+static int meets(const steps *a, int32_t ka, const steps *b, int32_t kb, int64_t distance) {
+  if (distance >= a->span[ka] || -distance >= b->span[kb]) {
+    return 0;
   }
-  int32_t axis = order[level];
-  int64_t low = attn_floor_div(distance, a->stride[axis]);
-  for (int64_t d = low; d <= low + 1; d++) {
-    if (d >= 1 - b->shape[axis] && d <= a->shape[axis] - 1 &&
-        meets(a, b, order, level - 1, distance - d * a->stride[axis])) {
+  if (ka == 0 && kb == 0) {
+    return 1;
+  }
+  int64_t stride_a = ka > 0 ? a->stride[ka - 1] : 0;
+  int64_t stride_b = kb > 0 ? b->stride[kb - 1] : 0;
+  int64_t stride = attn_max(stride_a, stride_b);
+  int32_t next_a = stride_a == stride ? ka - 1 : ka;
+  int32_t next_b = stride_b == stride ? kb - 1 : kb;
+  if (a->span[next_a] > stride && stride_a == stride) {
+    return 1;
+  }
+  if (b->span[next_b] > stride && stride_b == stride) {
+    return 1;
+  }
+  /* block i of a meets block j of b where -span of b's rest < distance + (j - i) * stride < span of a's rest */
+  int64_t least = stride_b == stride ? 1 - b->extent[kb - 1] : 0; /* of i - j */
+  int64_t most = stride_a == stride ? a->extent[ka - 1] - 1 : 0;
+  least = attn_max(least, attn_floor_div(distance - a->span[next_a], stride) + 1);
+  most = attn_min(most, -attn_floor_div(-(distance + b->span[next_b]), stride) - 1);
+  if (most - least > 1) {
+    return 1;
+  }
+  for (int64_t i = least; i <= most; i++) {
+    if (meets(a, next_a, b, next_b, distance - i * stride)) {
       return 1;
     }
   }
   return 0;
 }
 
-/* Axes that are stepped along, by rising stride, if both views agree on them; -1 if not. */
-static int32_t common_axes(const attn_view *a, const attn_view *b, int32_t *order) {
-  int32_t n = 0;
-  if (a->ndim != b->ndim || attn_dtype_bytes(a->dtype) != attn_dtype_bytes(b->dtype)) {
-    return -1;
-  }
-  for (int32_t i = 0; i < a->ndim; i++) {
-    if (a->shape[i] <= 1 && b->shape[i] <= 1) {
-      continue;
-    }
-    if (a->stride[i] != b->stride[i] || a->stride[i] == 0) {
-      return -1;
-    }
-    int32_t at = n++;
-    for (; at > 0 && a->stride[order[at - 1]] > a->stride[i]; at--) {
-      order[at] = order[at - 1];
-    }
-    order[at] = i;
-  }
-  return n;
-}
-
 int attn_view_overlap(const attn_view *a, const attn_view *b) {
-  uint64_t extent_a = attn_view_extent(a);
-  uint64_t extent_b = attn_view_extent(b);
-  if (extent_a == 0 || extent_b == 0) {
+  if (attn_view_extent(a) == 0 || attn_view_extent(b) == 0) {
     return 0;
   }
+  steps steps_a = steps_of(a);
+  steps steps_b = steps_of(b);
   uintptr_t pa = (uintptr_t)a->data;
   uintptr_t pb = (uintptr_t)b->data;
-  if (pa < pb ? pb - pa >= extent_a : pa - pb >= extent_b) {
+  if ((pb > pa ? pb - pa : pa - pb) > (uintptr_t)INT64_MAX) {
     return 0;
   }
-  int32_t order[ATTN_VIEW_MAX_NDIM];
-  int32_t n = common_axes(a, b, order);
-  if (n >= 0) {
-    int64_t distance = pb >= pa ? (int64_t)(pb - pa) : -(int64_t)(pa - pb);
-    return meets(a, b, order, n - 1, distance);
-  }
-  return !interleaved_apart(a, b) && !interleaved_apart(b, a);
+  int64_t distance = pb >= pa ? (int64_t)(pb - pa) : -(int64_t)(pa - pb);
+  return meets(&steps_a, steps_a.count, &steps_b, steps_b.count, distance);
 }
 
 int attn_view_same(const attn_view *a, const attn_view *b) {

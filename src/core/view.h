@@ -43,8 +43,8 @@ uint64_t attn_view_extent(const attn_view *view);
 /* Number of elements (cannot overflow: checked by attn_view_make). */
 int64_t attn_view_elements(const attn_view *view);
 
-/* 1 when two views share a byte. Exact for views of equal strides (K and V interleaved in one allocation, whole blocks or
-   row by row); for others, ranges that meet count as overlapping unless they interleave along their largest stride. */
+/* 1 when two views share a byte. Exact for what permuting, padding, slicing and interleaving make (K and V in one
+   allocation: by block, by position, by row); a view whose own rows overlap counts as all of its range. */
 int attn_view_overlap(const attn_view *a, const attn_view *b);
 
 /* 1 when both views have the same data, type, shape and strides. */

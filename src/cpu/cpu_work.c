@@ -235,7 +235,7 @@ void attn_cpu_schedule(const attn_plan *plan, attn_step *step, void *memory) {
       pieces = plan->problem.batch_invariant ? 1 : (shape.slot_rows - next.first_slot) / attn_max(1, c.rows * heads);
       pieces = attn_max(1, pieces);
     }
-    next.tiles = (int32_t)c.tiles;
+    next.tiles = c.tiles;
     next.pieces = (int32_t)pieces;
     next.first_chunk = (int32_t)(c.hull.begin / ATTN_CPU_CHUNK);
     scratch.seqs[s] = next;

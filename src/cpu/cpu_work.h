@@ -42,10 +42,9 @@ typedef struct attn_cpu_seq {
   int64_t first_item;  /* items of earlier sequences */
   int64_t first_merge; /* merge items of earlier sequences */
   int64_t first_slot;  /* slot rows of earlier sequences */
-  int32_t tiles;       /* row tiles per KV head */
+  int64_t tiles;       /* row tiles per KV head */
   int32_t pieces;      /* pieces per row tile; > 1: merged afterwards */
   int32_t first_chunk; /* batch-invariant: chunk of piece 0 */
-  int32_t reserved;
 } attn_cpu_seq;
 
 /* The scratch, laid out. */

@@ -232,10 +232,10 @@ uint32_t random_bits(uint32_t *state) {
 
 float random_normal(uint32_t *state) {
   double sum = 0;
-  for (int i = 0; i < 12; i++) {
+  for (int i = 0; i < 4; i++) {
     sum += (double)random_bits(state) / 4294967296.0;
   }
-  return (float)(sum - 6.0);
+  return (float)((sum - 2.0) * 1.7320508);
 }
 
 static uint16_t half_bits(float value) {

@@ -85,7 +85,7 @@ static void draw_extras(scene *s, uint32_t *state) {
     }
   }
   for (int i = 0; i < 6; i++) {
-    ranges[2 * i] = draw(state, 60);
+    ranges[2 * i] = draw(state, 60) - 10;
     ranges[2 * i + 1] = draw(state, 9) == 0 ? INT32_MAX : ranges[2 * i] + draw(state, 40);
   }
   if (draw(state, 3) == 0) {

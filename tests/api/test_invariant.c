@@ -41,7 +41,7 @@ static void last_row(float *bits, const char *backend, attn_format format, int f
   s.placement = t->placement;
   for (int32_t i = 0; i <= t->others; i++) {
     q_len[i] = i == t->place ? t->rows : 1 + i % 4;
-    kv_len[i] = i == t->place ? LEN : 61 * i;
+    kv_len[i] = i == t->place ? LEN : 31 * i;
   }
   scene_seqs(&s, t->others + 1, q_len, kv_len);
   int64_t first = s.starts[t->place];
@@ -60,6 +60,12 @@ static void last_row(float *bits, const char *backend, attn_format format, int f
   scene_free(&s);
 }
 
+/* A long prefill takes its time: of the slow backend and of the second feature one is enough. */
+static int too_long(const char *backend, attn_format format, int feature, const setting *t) {
+  int slow = strcmp(backend, "REFERENCE") == 0 && (feature == 1 || format != ATTN_FORMAT_FLOAT32);
+  return t->rows == LEN && (slow || (feature == 1 && t->others > 0));
+}
+
 static void in_every_setting(const char *backend, attn_format format) {
   static const setting settings[] = {
       {1, 15, 0, 1, 0, 1},  {1, 15, 15, 8, 0, 2},  {1, 15, 7, 3, 0, 3}, {1, 0, 0, 2, 0, 4},   {1, 0, 0, 4, 0, 5},
@@ -72,8 +78,8 @@ static void in_every_setting(const char *backend, attn_format format) {
     const setting alone = {1, 0, 0, 1, 0, 0};
     last_row(first, backend, format, feature, &alone);
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-      if (settings[i].rows == LEN && feature == 1 && (settings[i].others > 0 || strcmp(backend, "REFERENCE") == 0)) {
-        continue; /* a long prefill takes its time: once is enough */
+      if (too_long(backend, format, feature, &settings[i])) {
+        continue;
       }
       last_row(again, backend, format, feature, &settings[i]);
       CHECK(same_bits(first, again, ROW + HQ), "setting %d, feature %d gives other bits", (int)i, feature);

@@ -23,9 +23,9 @@ typedef struct check_laid {
   check_tensor query_start_loc, seq_lens, kv_start_loc;
   attn_batch batch;
   attn_run_args args;
-  uint8_t *mask_shown; /* [keys] some row's mask shows the position */
-  int64_t *block_of;   /* [seqs, columns]: the block of each column, or -1 */
-  int32_t columns;     /* of block_of: the most that any sequence needs */
+  uint8_t *seen;     /* [keys] some row sees the position: mask and bias asked */
+  int64_t *block_of; /* [seqs, columns]: the block of each column, or -1 */
+  int32_t columns;   /* of block_of: the most that any sequence needs */
   int64_t num_blocks;
   uint8_t *unreachable; /* [keys], what the model points to */
 } check_laid;

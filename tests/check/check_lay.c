@@ -71,17 +71,17 @@ static int bias_hides(const check_model *m, int64_t token, int64_t k) {
   return m->bias != NULL;
 }
 
-/* Positions that some row's mask shows, and those that some row sees (bias asked too, for some head). */
-static void find_shown(lay *y, uint8_t *seen) {
+/* Positions that some row sees: its mask shows them, and its bias does not hide them from every head. */
+static void find_seen(lay *y) {
   const check_case *c = y->c;
-  y->l->mask_shown = check_alloc(y->arena, (size_t)c->keys, 1);
+  uint8_t *seen = check_alloc(y->arena, (size_t)c->keys, 1);
+  y->l->seen = seen;
   for (int32_t s = 0; s < c->num_seqs; s++) {
     const check_seq *seq = &c->seqs[s];
     for (int32_t k = 0; k < seq->kv_len; k++) {
       int64_t key = seq->k_start + k;
       for (int32_t i = 0; i < seq->q_len && !seen[key]; i++) {
         if (check_mask_shows(y->m, s, (int64_t)seq->kv_len - seq->q_len + i, k)) {
-          y->l->mask_shown[key] = 1;
           seen[key] = !bias_hides(y->m, seq->q_start + i, k);
         }
       }
@@ -104,7 +104,7 @@ static void lay_queries(lay *y) {
   l->args.out = &l->out.dl;
 }
 
-static void lay_direct(lay *y, const uint8_t *seen) {
+static void lay_direct(lay *y) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   int64_t row_k = (int64_t)c->kv_heads * c->size;
@@ -112,10 +112,10 @@ static void lay_direct(lay *y, const uint8_t *seen) {
   make(y, &l->k, c->k_type, 3, (const int64_t[]){c->keys + extra_tokens(y), c->kv_heads, c->size});
   make(y, &l->v, c->v_type, 3, (const int64_t[]){c->keys + extra_tokens(y), c->kv_heads, c->v_size});
   for (int64_t key = 0; key < c->keys; key++) {
-    for (int64_t e = 0; seen[key] && e < row_k; e++) {
+    for (int64_t e = 0; l->seen[key] && e < row_k; e++) {
       check_store(check_at(&l->k, key, e / c->size, e % c->size, 0), c->k_type, y->m->k[key * row_k + e]);
     }
-    for (int64_t e = 0; seen[key] && e < row_v; e++) {
+    for (int64_t e = 0; l->seen[key] && e < row_v; e++) {
       check_store(check_at(&l->v, key, e / c->v_size, e % c->v_size, 0), c->v_type, y->m->v[key * row_v + e]);
     }
   }
@@ -132,12 +132,12 @@ static int32_t bad_id(check_rng *rng, int64_t num_blocks) {
   return ids[check_between(rng, 0, 4)];
 }
 
-/* Does any row's mask show a position of this column? */
-static int column_shown(const lay *y, int32_t seq, int32_t column) {
+/* Does any row see a position of this column? */
+static int column_seen(const lay *y, int32_t seq, int32_t column) {
   const check_seq *s = &y->c->seqs[seq];
   int64_t end = ((int64_t)column + 1) * y->c->block_size;
   for (int64_t k = (int64_t)column * y->c->block_size; k < end && k < s->kv_len; k++) {
-    if (y->l->mask_shown[s->k_start + k]) {
+    if (y->l->seen[s->k_start + k]) {
       return 1;
     }
   }
@@ -171,7 +171,7 @@ static int64_t choose_columns(lay *y, int odd_ids, int64_t *width) {
   int hide = check_chance(&c->rng, 60);
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int32_t b = 0; b < l->columns; b++) {
-      int owned = b < blocks_of(c, s) && (!hide || column_shown(y, s, b));
+      int owned = b < blocks_of(c, s) && (!hide || column_seen(y, s, b));
       if (b < blocks_of(c, s) && (b >= *width || (odd_ids && check_chance(&c->rng, 15)))) {
         mark_unreachable(y, s, b);
         owned = 0;
@@ -204,7 +204,7 @@ static void lay_table(lay *y, int64_t width) {
     for (int64_t b = 0; b < width; b++) {
       int64_t block = b < l->columns ? l->block_of[s * l->columns + b] : -1;
       int random_id = block < 0 && l->num_blocks > 0 && check_chance(&c->rng, 50) &&
-                      (b >= blocks_of(c, s) || !column_shown(y, s, (int32_t)b));
+                      (b >= blocks_of(c, s) || !column_seen(y, s, (int32_t)b));
       put_int(&l->table, s, b, 0,
               block >= 0  ? (int32_t)block
               : random_id ? (int32_t)check_between(&c->rng, 0, l->num_blocks - 1)
@@ -223,7 +223,7 @@ static void store_row(const check_case *c, const check_tensor *pool, int64_t blo
   }
 }
 
-static void lay_cache(lay *y, int pool_class, int odd_ids, const uint8_t *seen) {
+static void lay_cache(lay *y, int pool_class, int odd_ids) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   int64_t width;
@@ -236,7 +236,7 @@ static void lay_cache(lay *y, int pool_class, int odd_ids, const uint8_t *seen) 
     for (int64_t k = 0; k < c->seqs[s].kv_len; k++) {
       int64_t key = c->seqs[s].k_start + k;
       int64_t block = l->block_of[s * l->columns + k / c->block_size];
-      if (seen[key] && block >= 0) {
+      if (l->seen[key] && block >= 0) {
         store_row(c, &l->k_cache, block, k % c->block_size, c->size, y->m->k + key * c->kv_heads * c->size);
         store_row(c, &l->v_cache, block, k % c->block_size, c->v_size, y->m->v + key * c->kv_heads * c->v_size);
       }
@@ -381,13 +381,12 @@ void check_lay(check_arena *arena, check_case *c, check_model *model, int stride
   laid->unchecked = check_is(c, CHECK_CHECKED, 1);
   laid->args.unchecked = laid->unchecked;
   model->unreachable = NULL;
-  uint8_t *seen = check_alloc(arena, (size_t)c->keys, 1);
-  find_shown(&y, seen);
+  find_seen(&y);
   lay_queries(&y);
   if (check_paged(c)) {
-    lay_cache(&y, pool_class, odd_ids, seen);
+    lay_cache(&y, pool_class, odd_ids);
   } else {
-    lay_direct(&y, seen);
+    lay_direct(&y);
   }
   lay_extras(&y);
   lay_batch(&y);

@@ -252,7 +252,7 @@ static int refuse(check_env *env, check_case *c, merging *m, attn_context *conte
   int64_t strides[3];
   float old = m->sink[0];
   args.backend = env->backends[env->backend];
-  int64_t kind = check_between(&c->rng, 0, 7);
+  int64_t kind = check_between(&c->rng, 0, 8);
   kind = kind == 6 && (c->tokens < 2 || c->kv_heads < 2) ? 0 : kind;
   if (kind == 0) {
     args.num_parts = 0;
@@ -286,6 +286,12 @@ static int refuse(check_env *env, check_case *c, merging *m, attn_context *conte
     changed.strides = strides;
     args.out = &changed;
     expected = ATTN_E_STRIDE;
+  } else if (kind == 8 && c->tokens > 0 && c->size > 1) {
+    what = "out shifted against a part";
+    changed = m->outs[0].dl;
+    changed.byte_offset += (uint64_t)m->outs[0].strides[2] * m->outs[0].element;
+    args.out = &changed;
+    expected = ATTN_E_OVERLAP;
   } else {
     what = "out on a device";
     changed.device.device_type = kDLCUDA;

@@ -276,12 +276,12 @@ static int range_reversed(mutant *m) {
   return change(m, &m->l->ranges, s, 0, 0, end + 1);
 }
 
-/* A position that some row's mask shows: its sequence and column. */
-static int shown_column(const mutant *m, int64_t *seq, int64_t *column) {
+/* A position that some row sees: its sequence and column. */
+static int seen_column(const mutant *m, int64_t *seq, int64_t *column) {
   const check_case *c = m->c;
   for (int32_t s = c->num_seqs - 1; check_paged(c) && s >= 0; s--) {
     for (int64_t k = c->seqs[s].kv_len - 1; k >= 0; k--) {
-      if (m->l->mask_shown[c->seqs[s].k_start + k]) {
+      if (m->l->seen[c->seqs[s].k_start + k]) {
         *seq = s;
         *column = k / c->block_size;
         return 1;
@@ -296,7 +296,7 @@ static int id_outside(mutant *m) {
   int64_t column;
   int32_t blocks = (int32_t)m->l->num_blocks;
   m->args.unchecked = 0;
-  return shown_column(m, &s, &column) &&
+  return seen_column(m, &s, &column) &&
          change(m, &m->l->table, s, column, 0, check_chance(&m->c->rng, 60) ? blocks : -1);
 }
 
@@ -304,7 +304,7 @@ static int table_narrow(mutant *m) {
   int64_t s;
   int64_t column;
   m->args.unchecked = 0;
-  if (!shown_column(m, &s, &column)) {
+  if (!seen_column(m, &s, &column)) {
     return 0;
   }
   m->args.block_table = copy_of(m, &m->l->table);

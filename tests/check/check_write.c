@@ -171,7 +171,7 @@ static int refuse(check_env *env, check_case *c, writing *w, attn_context *conte
   int64_t shape[4];
   int64_t value = 0;
   int in_place = 0;
-  int64_t kind = check_chance(&c->rng, 40) ? 0 : check_between(&c->rng, 0, 8);
+  int64_t kind = check_chance(&c->rng, 40) ? 0 : check_between(&c->rng, 0, 9);
   int64_t place = check_between(&c->rng, 0, c->slots > 0 ? c->slots - 1 : 0);
   kind = c->slots < 2 && kind < 3 ? 3 : kind;
   if (kind < 3) { /* a bad entry */
@@ -207,6 +207,11 @@ static int refuse(check_env *env, check_case *c, writing *w, attn_context *conte
     what = "a cache format that is not built in";
     args.k_format = ATTN_FORMAT_FP8_E4M3;
     expected = ATTN_E_UNSUPPORTED;
+  } else if (kind == 8 && c->size == c->v_size && c->k_type == c->v_type && w->capacity > 0) {
+    what = "v_cache in k_cache's memory";
+    args.v_cache = args.k_cache;
+    args.v_format = args.k_format;
+    expected = ATTN_E_OVERLAP;
   } else {
     what = "a latent pool";
     args.kv_c = &w->k.dl;

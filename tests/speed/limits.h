@@ -15,12 +15,16 @@ void limit_axpy(float *y, const float *x, float a, int repeats);
 /* Sum of `count` words: as fast as memory can be read by plain code. */
 uint64_t limit_sum(const uint64_t *words, size_t count);
 
-/* Seconds on a clock that only rises. */
+/* Seconds on a clock that only rises, and seconds that the calling thread really ran: the second leaves out what other
+   processes take from a shared machine. */
 double limit_seconds(void);
+double limit_cpu_seconds(void);
 
-/* Multiply-adds counted as two: FLOP/s of one run of limit_axpy on each of `threads` threads at once, and bytes/s of one
-   limit_sum over `bytes` of memory. */
-double limit_flops_once(int threads);
+/* FLOP/s of limit_axpy on each of `threads` threads at once, by the clock (a multiply-add counts as two); with one thread
+   *cpu_rate also gets the rate by the time that it really ran. */
+double limit_flops_once(int threads, double *cpu_rate);
+
+/* Bytes/s of one limit_sum over `bytes` of memory, by the time that the thread really ran. */
 double limit_read_once(const uint64_t *words, size_t bytes);
 
 #endif

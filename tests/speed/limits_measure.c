@@ -8,16 +8,25 @@
 
 #define REPEATS 4000 /* about 16 million multiply-adds: a few milliseconds */
 
-double limit_seconds(void) {
+static double seconds_of(clockid_t clock) {
   struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  (void)clock_gettime(clock, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double limit_seconds(void) {
+  return seconds_of(CLOCK_MONOTONIC);
+}
+
+double limit_cpu_seconds(void) {
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 typedef struct lane {
   pthread_barrier_t *start;
   double begin;
   double end;
+  double cpu; /* seconds that the thread really ran */
 } lane;
 
 static void *run_lane(void *argument) {
@@ -30,15 +39,17 @@ static void *run_lane(void *argument) {
   }
   limit_axpy(y, x, 1e-5f, 10);
   (void)pthread_barrier_wait(l->start);
+  double cpu = limit_cpu_seconds();
   l->begin = limit_seconds();
   limit_axpy(y, x, 1e-5f, REPEATS);
   l->end = limit_seconds();
+  l->cpu = limit_cpu_seconds() - cpu;
   volatile float sink = y[17];
   (void)sink;
   return NULL;
 }
 
-double limit_flops_once(int threads) {
+double limit_flops_once(int threads, double *cpu_rate) {
   pthread_barrier_t start;
   pthread_t thread[8];
   lane lanes[8];
@@ -60,13 +71,16 @@ double limit_flops_once(int threads) {
     end = lanes[i].end > end ? lanes[i].end : end;
   }
   (void)pthread_barrier_destroy(&start);
+  if (threads == 1) {
+    *cpu_rate = 2.0 * LIMIT_FLOATS * REPEATS / lanes[0].cpu;
+  }
   return 2.0 * LIMIT_FLOATS * REPEATS * threads / (end - begin);
 }
 
 double limit_read_once(const uint64_t *words, size_t bytes) {
-  double begin = limit_seconds();
+  double begin = limit_cpu_seconds();
   volatile uint64_t sum = limit_sum(words, bytes / sizeof *words);
-  double end = limit_seconds();
+  double end = limit_cpu_seconds();
   (void)sum;
   return (double)bytes / (end - begin);
 }
