@@ -47,9 +47,10 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
   return hash;
 }
 
-/* A pointer would not do: a plan made where an old one lay would take the old one's schedules for its own. */
-static uint64_t fingerprint_of(const attn_plan *plan) {
+/* Its address alone would not do: a plan made where an old one lay would take the old one's schedules for its own. */
+static uint64_t fingerprint_of(const attn_plan *plan, const attn_plan *address) {
   uint64_t hash = 0xcbf29ce484222325u;
+  hash = hash_bytes(hash, &address, sizeof address);
   hash = hash_bytes(hash, &plan->problem, sizeof plan->problem); /* neither struct has padding */
   hash = hash_bytes(hash, &plan->limits, sizeof plan->limits);
   hash = hash_bytes(hash, &plan->backend, sizeof plan->backend);
@@ -75,7 +76,6 @@ static attn_status fill_plan(attn_plan *plan, attn_context *context, const attn_
   if (plan->problem.kv_source == ATTN_KV_CACHE && plan->problem.block_size == 0) {
     plan->problem.block_size = plan->cost.preferred_block_size;
   }
-  plan->fingerprint = fingerprint_of(plan);
   return ATTN_OK;
 }
 
@@ -99,6 +99,7 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     }
     memset(filled.own_workspace, 0, sizeof(attn_step)); /* so that a run before any schedule is told apart */
   }
+  filled.fingerprint = fingerprint_of(&filled, made);
   *made = filled;
   *plan = made;
   return ATTN_OK;

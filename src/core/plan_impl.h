@@ -141,7 +141,7 @@ struct attn_plan {
   size_t step_bytes;        /* the core's part of the workspace; the backend's scratch follows */
   size_t workspace_bytes;
   void *own_workspace;      /* or NULL */
-  uint64_t fingerprint;     /* of all that a schedule depends on: plans of one fingerprint may share schedules */
+  uint64_t fingerprint;     /* of its address and all that a schedule depends on */
   char reason[ATTN_REASON_BYTES];
 };
 

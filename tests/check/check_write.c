@@ -171,7 +171,7 @@ static int refuse(check_env *env, check_case *c, writing *w, attn_context *conte
   int64_t shape[4];
   int64_t value = 0;
   int in_place = 0;
-  int64_t kind = check_chance(&c->rng, 40) ? 0 : check_between(&c->rng, 0, 9);
+  int64_t kind = check_chance(&c->rng, 50) ? 2 * check_between(&c->rng, 0, 1) : check_between(&c->rng, 0, 9);
   int64_t place = check_between(&c->rng, 0, c->slots > 0 ? c->slots - 1 : 0);
   kind = c->slots < 2 && kind < 3 ? 3 : kind;
   if (kind < 3) { /* a bad entry */
