@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh
 scripts/build.sh release attn_cli attn_lm
 model=$(scripts/fetch-model.sh)
-exec build/release/bin/attn-lm generate --model "$model" --chatml --max-tokens 64 \
+exec build/release/bin/attn-lm generate --model "$model" --chatml --max-tokens 80 \
   --prompt "What is the capital of France?" \
-  --prompt "Why is the sky blue? Answer in one sentence." \
-  --prompt "Name three animals that can fly."
+  --prompt "Why is the sky blue?" \
+  --prompt "Write one sentence about the sea."

@@ -153,8 +153,8 @@ static void check_row(const merging *m, int64_t row) {
   }
   attn_dtype dtype = attn_dtype_from_dlpack(m->args.out->dtype);
   double r_out = ldexp(1.0, dtype == ATTN_DTYPE_FLOAT16 ? -11 : (dtype == ATTN_DTYPE_BFLOAT16 ? -8 : -24));
-  double u = ldexp(1.0, -22) + ldexp(1.0, -25) * sqrt(m->num_parts) + ldexp(1.0, -30) * m->num_parts +
-             ldexp(1.0, -23) * smax;
+  double u =
+      ldexp(1.0, -22) + ldexp(1.0, -25) * sqrt(m->num_parts) + ldexp(1.0, -30) * m->num_parts + ldexp(1.0, -23) * smax;
   double bound = r_out * sqrt(rms / (double)m->size) + u * (a + ldexp(1.0, -100)) +
                  (dtype == ATTN_DTYPE_FLOAT16 ? ldexp(1.0, -25) : 0);
   CHECK(empty ? error == 0 : sqrt(error / (double)m->size) <= bound, "row %d: rms error %g exceeds %g", (int)row,

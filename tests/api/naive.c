@@ -154,8 +154,8 @@ static double out_bound(const scene *s, int32_t seq, const naive_row *answer, do
   double r_p = p->q_dtype == ATTN_DTYPE_FLOAT16    ? ldexp(1.0, -11)
                : p->q_dtype == ATTN_DTYPE_BFLOAT16 ? ldexp(1.0, -8)
                                                    : 0;
-  double u = ldexp(1.0, -22) + ldexp(1.0, -25) * sqrt(kv_len) + ldexp(1.0, -30) * kv_len +
-             ldexp(1.0, -23) * answer->smax;
+  double u =
+      ldexp(1.0, -22) + ldexp(1.0, -25) * sqrt(kv_len) + ldexp(1.0, -30) * kv_len + ldexp(1.0, -23) * answer->smax;
   return r_out * rms + r_p * (rms + answer->b) + u * (answer->a + ldexp(1.0, -100)) +
          (out == ATTN_DTYPE_FLOAT16 ? ldexp(1.0, -25) : 0);
 }
@@ -190,8 +190,8 @@ void naive_compare(const scene *s, int32_t seq, const naive_row *answer, const f
     CHECK(error == 0 && size == 0, "%s: out of a row that sees nothing is not 0", where);
     return;
   }
-  double room = ldexp(1.0, -20) + (ldexp(1.0, -21) + ldexp(1.0, -26) * p->qk_head_size) *
-                                      fmax(fabs(answer->lse), answer->smax);
+  double room =
+      ldexp(1.0, -20) + (ldexp(1.0, -21) + ldexp(1.0, -26) * p->qk_head_size) * fmax(fabs(answer->lse), answer->smax);
   CHECK(fabs((double)lse - answer->lse) <= room, "%s: lse %.9g, right is %.9g within %g", where, (double)lse,
         answer->lse, room);
 }

@@ -98,14 +98,22 @@ static void defaults_and_no_blocks(void **state) {
 }
 
 static void bad_fields(void **state) {
-#define FIELD(name, ...) {#name, offsetof(attn_cache_desc, name), {__VA_ARGS__}}
+#define FIELD(name, ...)                                                                                               \
+  {                                                                                                                    \
+#name, offsetof(attn_cache_desc, name), {                                                                          \
+      __VA_ARGS__                                                                                                      \
+    }                                                                                                                  \
+  }
   static const struct {
     const char *name;
     size_t offset;
     int32_t values[3]; /* a 0 is not tried */
   } rows[] = {
-      FIELD(layout, 2, -1),           FIELD(block_size, -1, INT32_MIN), FIELD(num_kv_heads, -1, INT32_MIN),
-      FIELD(head_size, -1, INT32_MIN), FIELD(v_head_size, -1, INT32_MIN),
+      FIELD(layout, 2, -1),
+      FIELD(block_size, -1, INT32_MIN),
+      FIELD(num_kv_heads, -1, INT32_MIN),
+      FIELD(head_size, -1, INT32_MIN),
+      FIELD(v_head_size, -1, INT32_MIN),
   };
 #undef FIELD
   attn_cache_info info = ATTN_CACHE_INFO_INIT;
@@ -173,9 +181,9 @@ static void null_and_size(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(both_layouts),           cmocka_unit_test(unlike_k_and_v),
-      cmocka_unit_test(padded_blocks),          cmocka_unit_test(defaults_and_no_blocks),
-      cmocka_unit_test(bad_fields),             cmocka_unit_test(sizes_beyond_64_bits),
+      cmocka_unit_test(both_layouts),  cmocka_unit_test(unlike_k_and_v),
+      cmocka_unit_test(padded_blocks), cmocka_unit_test(defaults_and_no_blocks),
+      cmocka_unit_test(bad_fields),    cmocka_unit_test(sizes_beyond_64_bits),
       cmocka_unit_test(null_and_size),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);

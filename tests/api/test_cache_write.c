@@ -55,10 +55,9 @@ static void every_pair_of_types(const char *backend) {
 
 /* Round to nearest even at ties, overflow to infinity, subnormals, and infinities. */
 static void rounding(const char *backend) {
-  static const float values[] = {1.0f + 0x1p-8f, 1.0f + 0x3p-8f, 1.0f + 0x1p-11f, 1.0f + 0x3p-11f,  65519.0f,
-                                 65520.0f,       0x1p-24f,       0x1p-25f,        0x1.8p-24f,       0x1p-126f,
-                                 0x1p-140f,      3.4e38f,        INFINITY,        -INFINITY,        -0.0f,
-                                 0x1.ffcp-15f};
+  static const float values[] = {1.0f + 0x1p-8f, 1.0f + 0x3p-8f, 1.0f + 0x1p-11f, 1.0f + 0x3p-11f, 65519.0f,  65520.0f,
+                                 0x1p-24f,       0x1p-25f,       0x1.8p-24f,      0x1p-126f,       0x1p-140f, 3.4e38f,
+                                 INFINITY,       -INFINITY,      -0.0f,           0x1.ffcp-15f};
   for (int i = 0; i < 3; i++) {
     caching c;
     caching_open(&c, backend, ATTN_DTYPE_FLOAT32, floats[i], ATTN_LAYOUT_NHD, 10);
@@ -199,8 +198,57 @@ static void every_tensor(const char *backend) {
   c.t_k_pool.shape[2] = 1; /* another head count */
   EXPECT_STATUS(attn_cache_write(c.context, &c.write, &why), ATTN_E_SHAPE, NULL);
   c.t_k_pool.shape[2] = 2;
-  check_write(&c, ATTN_OK, NULL, 1);
+  for (int i = 0; i < 20; i++) {
+    c.slots[i] = -1;
+  }
+  for (int64_t size = INT64_C(1) << 31; size <= INT64_C(1) << 33; size *= 2) { /* block sizes beyond 32 bits */
+    c.t_k_pool.shape[0] = c.t_v_pool.shape[0] = 1;
+    c.t_k_pool.shape[1] = c.t_v_pool.shape[1] = size;
+    EXPECT_REFUSED(attn_cache_write(c.context, &c.write, &why), NULL);
+  }
+  c.t_k_pool.shape[0] = c.t_v_pool.shape[0] = 7;
+  c.t_k_pool.shape[1] = c.t_v_pool.shape[1] = 5;
+  check_write(&c, ATTN_OK, NULL, 0);
   caching_close(&c);
+}
+
+/* K and V as two views of one allocation, interleaved by block, position, head or row; sizes alike or not. */
+static void shared_allocations(const char *backend) {
+  enum { B = 7, S = 5, H = 2 };
+  static const int64_t sizes[][2] = {{8, 8}, {8, 6}, {1, 1}, {3, 8}};
+  for (int i = 0; i < 16; i++) {
+    int64_t dk = sizes[i / 4][0], dv = sizes[i / 4][1], both = dk + dv;
+    const int64_t forms[4][7] = {
+        /* K: block, offset, head; V: first element, block, offset, head */
+        {S * H * both, H * dk, dk, S * H * dk, S * H * both, H * dv, dv}, /* [B, (S, H, dk) | (S, H, dv)] */
+        {S * H * both, H * both, dk, H * dk, S * H * both, H * both, dv}, /* [B, S, (H, dk) | (H, dv)] */
+        {S * H * both, H * both, both, dk, S * H * both, H * both, both}, /* [B, S, H, dk | dv] */
+        {S * H * both, both, S * both, dk, S * H * both, both, S * both}, /* [B, H, S, dk | dv] */
+    };
+    const int64_t *f = forms[i % 4];
+    caching c;
+    caching_open(&c, backend, ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT32, ATTN_LAYOUT_NHD, 12);
+    guarded memory = guard_make((size_t)(B * S * H * both) * sizeof(float));
+    float *pool = (float *)(void *)memory.data;
+    tensor_4(&c.t_k_pool, pool, ATTN_DTYPE_FLOAT32, B, S, H, dk);
+    tensor_4(&c.t_v_pool, pool + f[3], ATTN_DTYPE_FLOAT32, B, S, H, dv);
+    memcpy(c.t_k_pool.strides, f, 3 * sizeof *f);
+    memcpy(c.t_v_pool.strides, f + 4, 3 * sizeof *f);
+    tensor_3(&c.t_k, c.k.data, ATTN_DTYPE_FLOAT32, 12, H, dk);
+    tensor_3(&c.t_v, c.v.data, ATTN_DTYPE_FLOAT32, 12, H, dv);
+    c.t_v.strides[0] = c.t_v.strides[1] = 1; /* whatever lies there */
+    EXPECT_OK(attn_cache_write(c.context, &c.write, &why));
+    for (int64_t t = 0; t < 12; t++) {
+      for (int32_t h = 0; h < H; h++) {
+        int64_t k_at = caching_row(&c, 0, c.slots[t], h), v_at = f[3] + caching_row(&c, 1, c.slots[t], h);
+        const float *k = (const float *)(const void *)c.k.data + (t * H + h) * dk;
+        const float *v = (const float *)(const void *)c.v.data + t + h;
+        CHECK(same_bits(pool + k_at, k, dk) && same_bits(pool + v_at, v, dv), "form %d: token %d is wrong", i, (int)t);
+      }
+    }
+    guard_free(&memory);
+    caching_close(&c);
+  }
 }
 
 static void other_arguments(const char *backend) {
@@ -237,9 +285,15 @@ static void other_arguments(const char *backend) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BACKEND_TEST(every_pair_of_types), BACKEND_TEST(rounding),     BACKEND_TEST(nan_stays_nan),
-      BACKEND_TEST(strides),             BACKEND_TEST(slots),        BACKEND_TEST(equal_slots_unchecked),
-      BACKEND_TEST(every_tensor),        BACKEND_TEST(other_arguments),
+      BACKEND_TEST(every_pair_of_types),
+      BACKEND_TEST(rounding),
+      BACKEND_TEST(nan_stays_nan),
+      BACKEND_TEST(strides),
+      BACKEND_TEST(slots),
+      BACKEND_TEST(equal_slots_unchecked),
+      BACKEND_TEST(every_tensor),
+      BACKEND_TEST(other_arguments),
+      BACKEND_TEST(shared_allocations),
   };
   return cmocka_run_group_tests_name("cache_write", tests, NULL, NULL);
 }

@@ -8,8 +8,8 @@
 
 #include "harness.h"
 
-static const char *const files[] = {"test_cases_bytes.c", "test_cases_empty.c", "test_cases_split.c",
-                                    "test_cases_lse.c",   "test_cases_mask.c",  "test_cases_bias.c",
+static const char *const files[] = {"test_cases_bytes.c", "test_cases_empty.c",    "test_cases_split.c",
+                                    "test_cases_lse.c",   "test_cases_mask.c",     "test_cases_bias.c",
                                     "test_cases_heads.c", "test_cases_numerics.c", "test_cases_selector.c"};
 enum { FILES = sizeof files / sizeof files[0] };
 

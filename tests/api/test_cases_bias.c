@@ -165,10 +165,8 @@ static void case_074_order_of_cap_and_biases(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(case_068_softcap_of_huge_scores),
-      cmocka_unit_test(case_070_softcap_on_every_path),
-      cmocka_unit_test(case_072_alibi_distance_origin),
-      cmocka_unit_test(case_073_alibi_slopes_for_any_head_count),
+      cmocka_unit_test(case_068_softcap_of_huge_scores),  cmocka_unit_test(case_070_softcap_on_every_path),
+      cmocka_unit_test(case_072_alibi_distance_origin),   cmocka_unit_test(case_073_alibi_slopes_for_any_head_count),
       cmocka_unit_test(case_074_order_of_cap_and_biases),
   };
   return cmocka_run_group_tests_name("cases_bias", tests, NULL, NULL);

@@ -68,8 +68,8 @@ typedef struct writer {
 
 enum { HEADS = 2, SIZE = 8, BLOCK = 16 };
 
-static void writer_open(writer *w, const char *backend, attn_format format, int64_t blocks, int64_t rows,
-                        int64_t slots, const int64_t *slot) {
+static void writer_open(writer *w, const char *backend, attn_format format, int64_t blocks, int64_t rows, int64_t slots,
+                        const int64_t *slot) {
   attn_cache_write_args args = ATTN_CACHE_WRITE_INIT;
   uint32_t seed = 5;
   w->context = open_context(1);
@@ -111,8 +111,8 @@ static void writer_close(writer *w) {
 }
 
 /* Every byte of a pool is the fill, except the rows at `slot[i]`, which are row i of `rows`; a slot < 0 names none. */
-static void check_pool(const guarded *pool, unsigned char fill, const guarded *rows, int64_t count,
-                       const int64_t *slot, size_t row_bytes) {
+static void check_pool(const guarded *pool, unsigned char fill, const guarded *rows, int64_t count, const int64_t *slot,
+                       size_t row_bytes) {
   for (size_t at = 0; at < pool->bytes / row_bytes; at++) {
     const unsigned char *want = NULL;
     for (int64_t i = 0; i < count; i++) {

@@ -250,16 +250,11 @@ static void case_091_layout_request_obeyed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(case_075_query_heads_not_divisible),
-      cmocka_unit_test(case_079_head_size_72_non_causal),
-      cmocka_unit_test(case_080_k_size_differs_from_v_size),
-      cmocka_unit_test(case_081_page_size_1),
-      cmocka_unit_test(case_083_page_sizes_not_a_power_of_two),
-      cmocka_unit_test(case_084_huge_page_is_not_a_tile),
-      cmocka_unit_test(case_086_table_width_is_not_pool_size),
-      cmocka_unit_test(case_087_real_block_stride),
-      cmocka_unit_test(case_089_strided_query_in_every_call),
-      cmocka_unit_test(case_091_layout_request_obeyed),
+      cmocka_unit_test(case_075_query_heads_not_divisible),     cmocka_unit_test(case_079_head_size_72_non_causal),
+      cmocka_unit_test(case_080_k_size_differs_from_v_size),    cmocka_unit_test(case_081_page_size_1),
+      cmocka_unit_test(case_083_page_sizes_not_a_power_of_two), cmocka_unit_test(case_084_huge_page_is_not_a_tile),
+      cmocka_unit_test(case_086_table_width_is_not_pool_size),  cmocka_unit_test(case_087_real_block_stride),
+      cmocka_unit_test(case_089_strided_query_in_every_call),   cmocka_unit_test(case_091_layout_request_obeyed),
   };
   return cmocka_run_group_tests_name("cases_heads", tests, NULL, NULL);
 }

@@ -18,8 +18,8 @@ static void two_parts(merging *m, const char *backend, attn_format format, float
 static void check_weight(merging *m, double weight, double lse) {
   merging_prove(m);
   CHECK(fabs((double)m->result_out[0] - weight) < 5e-5, "weight %g, right is %g", (double)m->result_out[0], weight);
-  CHECK(fabs((double)m->result_lse[0] - lse) < 1e-6 * (1 + fabs(lse)), "lse %g, right is %g",
-        (double)m->result_lse[0], lse);
+  CHECK(fabs((double)m->result_lse[0] - lse) < 1e-6 * (1 + fabs(lse)), "lse %g, right is %g", (double)m->result_lse[0],
+        lse);
 }
 
 /* ---- 43: base-2 and natural */
@@ -143,10 +143,8 @@ static void case_049_max_shifted_merge(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(case_043_base_2_and_natural_lse),
-      cmocka_unit_test(case_044_natural_exponentials),
-      cmocka_unit_test(case_045_lse_layout_is_explicit),
-      cmocka_unit_test(case_047_lse_is_always_float32),
+      cmocka_unit_test(case_043_base_2_and_natural_lse), cmocka_unit_test(case_044_natural_exponentials),
+      cmocka_unit_test(case_045_lse_layout_is_explicit), cmocka_unit_test(case_047_lse_is_always_float32),
       cmocka_unit_test(case_049_max_shifted_merge),
   };
   return cmocka_run_group_tests_name("cases_lse", tests, NULL, NULL);

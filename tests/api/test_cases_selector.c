@@ -107,8 +107,8 @@ static void case_136_every_candidate_has_a_reason(void **state) {
       CHECK(attn_backend_get((size_t)row, &info) && strcmp(info.name, r->backend) == 0, "row %d is not %s", row,
             info.name);
       CHECK(r->reason[0] != 0 && strchr(r->reason, '\n') == NULL, "%s has no reason", r->backend);
-      served |= strcmp(r->backend, "REFERENCE") == 0 &&
-                (r->verdict == ATTN_VERDICT_TAKEN || r->verdict == ATTN_VERDICT_ABLE);
+      served |=
+          strcmp(r->backend, "REFERENCE") == 0 && (r->verdict == ATTN_VERDICT_TAKEN || r->verdict == ATTN_VERDICT_ABLE);
     }
     CHECK(!attn_backend_get((size_t)explanation.num_rows, &info), "explain misses names of the registry");
     CHECK(served, "REFERENCE refuses a valid problem");

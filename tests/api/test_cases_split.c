@@ -14,10 +14,9 @@ static int is_reference(const char *backend) {
 static void check_splits(const scene *s, const char *backend, int32_t asked) {
   CHECK(s->plan_info.max_splits >= 1 && s->plan_info.max_splits <= asked, "plan has %d splits, asked for %d",
         s->plan_info.max_splits, asked);
-  CHECK(s->schedule_info.splits <= s->plan_info.max_splits, "schedule has %d splits, plan %d",
-        s->schedule_info.splits, s->plan_info.max_splits);
-  CHECK(!is_reference(backend) || s->schedule_info.splits == 1, "REFERENCE reports %d splits",
-        s->schedule_info.splits);
+  CHECK(s->schedule_info.splits <= s->plan_info.max_splits, "schedule has %d splits, plan %d", s->schedule_info.splits,
+        s->plan_info.max_splits);
+  CHECK(!is_reference(backend) || s->schedule_info.splits == 1, "REFERENCE reports %d splits", s->schedule_info.splits);
 }
 
 /* ---- 31: splits that the window made empty */
@@ -119,8 +118,8 @@ static void stable_bits(const char *backend, attn_format format) {
     memcpy(first + 2 * 16, s.lse, 2 * sizeof(float));
     for (int i = 1; i < repeats; i++) {
       EXPECT_OK(scene_step(&s, &why));
-      CHECK(same_bits(first, s.out, 2 * 16) && same_bits(first + 2 * 16, s.lse, 2),
-            "%d splits: repeat %d differs", splits, i);
+      CHECK(same_bits(first, s.out, 2 * 16) && same_bits(first + 2 * 16, s.lse, 2), "%d splits: repeat %d differs",
+            splits, i);
     }
     scene_close(&s);
     scene_free(&s);

@@ -23,8 +23,8 @@ static void published_slopes(void **state) {
   static const float of_2[] = {0.0625f, 0.00390625f};
   static const float of_3[] = {0.0625f, 0.00390625f, 0.25f};
   static const float of_8[] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.00390625f};
-  static const float of_12[] = {0.5f,       0.25f,        0.125f,      0.0625f,      0.03125f,    0.015625f,
-                                0.0078125f, 0.00390625f,  0.70710678f, 0.353553391f, 0.17677670f, 0.088388348f};
+  static const float of_12[] = {0.5f,       0.25f,       0.125f,      0.0625f,      0.03125f,    0.015625f,
+                                0.0078125f, 0.00390625f, 0.70710678f, 0.353553391f, 0.17677670f, 0.088388348f};
   (void)state;
   check_slopes(1, of_1);
   check_slopes(2, of_2);

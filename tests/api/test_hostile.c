@@ -15,20 +15,22 @@ static int32_t draw(uint32_t *state, int32_t count) {
 }
 
 static int32_t hostile_int(uint32_t *state) {
-  static const int32_t values[] = {0,   1,     2,         3,         7,         16,        17,           64,
-                                   -1,  -2,    INT32_MAX, INT32_MIN, 1 << 30,   1 << 24,   INT32_MAX - 1, 1000000,
-                                   255, 65536, 4096,      -4096,     0x7FFFFF0, 0x1000000, 5,            4};
+  static const int32_t values[] = {0,         1,         2,       3,       7,
+                                   16,        17,        64,      -1,      -2,
+                                   INT32_MAX, INT32_MIN, 1 << 30, 1 << 24, INT32_MAX - 1,
+                                   1000000,   255,       65536,   4096,    -4096,
+                                   0x7FFFFF0, 0x1000000, 5,       4};
   return values[draw(state, 24)];
 }
 
 static int64_t hostile_long(uint32_t *state) {
-  static const int64_t values[] = {-1,        INT64_MIN,     INT64_MAX,     INT64_MAX / 2,      INT64_MAX / 4 + 1, -4,
-                                   INT64_MIN + 1, INT64_MAX - 1, INT64_C(1) << 62, INT64_MAX / 8 + 1};
+  static const int64_t values[] = {-1, INT64_MIN,     INT64_MAX,     INT64_MAX / 2,    INT64_MAX / 4 + 1,
+                                   -4, INT64_MIN + 1, INT64_MAX - 1, INT64_C(1) << 62, INT64_MAX / 8 + 1};
   return values[draw(state, 10)];
 }
 
 static float hostile_float(uint32_t *state) {
-  static const float values[] = {NAN,  INFINITY, -INFINITY, 0.0f,  -0.0f, 3.4e38f, -3.4e38f,
+  static const float values[] = {NAN,    INFINITY, -INFINITY, 0.0f,  -0.0f, 3.4e38f, -3.4e38f,
                                  1e-45f, 1.0f,     -1.0f,     1e30f, 0.25f, 1e-30f,  88.8f};
   return values[draw(state, 14)];
 }
@@ -101,15 +103,33 @@ static void hostile_values(scene *s, uint32_t *state) {
     float number = hostile_float(state);
     int32_t value = hostile_int(state);
     switch (draw(state, 9)) {
-    case 0: table[draw(state, (int32_t)entries)] = value; break;
-    case 1: s->lens[draw(state, 3)] = value; break;
-    case 2: s->starts[draw(state, 4)] = value; break;
-    case 3: s->ranges[draw(state, 12)] = value; break;
-    case 4: s->causal[draw(state, 3)] = value; break;
-    case 5: s->sinks[draw(state, 4)] = number; break;
-    case 6: s->slopes[draw(state, 4)] = number; break;
-    case 7: s->bias[draw(state, (int32_t)(s->tokens * s->bias_keys))] = number; break;
-    default: store_element(s->q_data.data, s->problem.q_dtype, draw(state, (int32_t)s->tokens * 64), number); break;
+    case 0:
+      table[draw(state, (int32_t)entries)] = value;
+      break;
+    case 1:
+      s->lens[draw(state, 3)] = value;
+      break;
+    case 2:
+      s->starts[draw(state, 4)] = value;
+      break;
+    case 3:
+      s->ranges[draw(state, 12)] = value;
+      break;
+    case 4:
+      s->causal[draw(state, 3)] = value;
+      break;
+    case 5:
+      s->sinks[draw(state, 4)] = number;
+      break;
+    case 6:
+      s->slopes[draw(state, 4)] = number;
+      break;
+    case 7:
+      s->bias[draw(state, (int32_t)(s->tokens * s->bias_keys))] = number;
+      break;
+    default:
+      store_element(s->q_data.data, s->problem.q_dtype, draw(state, (int32_t)s->tokens * 64), number);
+      break;
     }
   }
 }
@@ -148,14 +168,30 @@ static void hostile_lists(const char *backend, attn_format format) {
 
 static void hostile_tensor(tensor *t, uint32_t *state) {
   switch (draw(state, 8)) {
-  case 0: t->shape[draw(state, 4)] = hostile_long(state); break;
-  case 1: t->strides[draw(state, 4)] = hostile_long(state); break;
-  case 2: t->t.ndim = hostile_int(state); break;
-  case 3: t->t.dtype.code = (uint8_t)draw(state, 256); break;
-  case 4: t->t.dtype.bits = (uint8_t)draw(state, 256); break;
-  case 5: t->t.dtype.lanes = (uint16_t)draw(state, 3); break;
-  case 6: t->t.device.device_type = (DLDeviceType)hostile_int(state); break;
-  default: t->t.data = NULL; break;
+  case 0:
+    t->shape[draw(state, 4)] = hostile_long(state);
+    break;
+  case 1:
+    t->strides[draw(state, 4)] = hostile_long(state);
+    break;
+  case 2:
+    t->t.ndim = hostile_int(state);
+    break;
+  case 3:
+    t->t.dtype.code = (uint8_t)draw(state, 256);
+    break;
+  case 4:
+    t->t.dtype.bits = (uint8_t)draw(state, 256);
+    break;
+  case 5:
+    t->t.dtype.lanes = (uint16_t)draw(state, 3);
+    break;
+  case 6:
+    t->t.device.device_type = (DLDeviceType)hostile_int(state);
+    break;
+  default:
+    t->t.data = NULL;
+    break;
   }
 }
 
@@ -171,8 +207,8 @@ static void hostile_run_tensors(const char *backend) {
     scene_sinks(&s, 0.5f);
     scene_bias(&s, 4);
     scene_store(&s);
-    tensor *list[] = {&s.t_q,    &s.t_k,   &s.t_v,     &s.t_table,  &s.t_out, &s.t_lse, &s.t_slopes,
-                      &s.t_sinks, &s.t_bias, &s.t_starts, &s.t_lens};
+    tensor *list[] = {&s.t_q,      &s.t_k,     &s.t_v,    &s.t_table,  &s.t_out, &s.t_lse,
+                      &s.t_slopes, &s.t_sinks, &s.t_bias, &s.t_starts, &s.t_lens};
     scene_open(&s, backend);
     s.args.unchecked = draw(&state, 2);
     for (int32_t changes = 1 + draw(&state, 2); changes > 0; changes--) {

@@ -68,9 +68,9 @@ static int too_long(const char *backend, attn_format format, int feature, const 
 
 static void in_every_setting(const char *backend, attn_format format) {
   static const setting settings[] = {
-      {1, 15, 0, 1, 0, 1},  {1, 15, 15, 8, 0, 2},  {1, 15, 7, 3, 0, 3}, {1, 0, 0, 2, 0, 4},   {1, 0, 0, 4, 0, 5},
-      {1, 0, 0, 5, 3, 6},   {1, 0, 0, 8, 0, 7},    {33, 0, 0, 1, 0, 8}, {33, 15, 4, 6, 1, 9}, {5, 3, 1, 7, 0, 10},
-      {LEN, 0, 0, 1, 0, 1}, {LEN, 2, 1, 8, 0, 11},
+      {1, 15, 0, 1, 0, 1},  {1, 15, 15, 8, 0, 2}, {1, 15, 7, 3, 0, 3},  {1, 0, 0, 2, 0, 4},
+      {1, 0, 0, 4, 0, 5},   {1, 0, 0, 5, 3, 6},   {1, 0, 0, 8, 0, 7},   {33, 0, 0, 1, 0, 8},
+      {33, 15, 4, 6, 1, 9}, {5, 3, 1, 7, 0, 10},  {LEN, 0, 0, 1, 0, 1}, {LEN, 2, 1, 8, 0, 11},
   };
   for (int feature = 0; feature < 2; feature++) {
     float first[ROW + HQ];

@@ -137,7 +137,7 @@ static void every_tensor(const char *backend) {
     const char *name;
     int output;
   } list[] = {
-      {&m.t_out[0], "outs", 0}, {&m.t_out[1], "outs", 0}, {&m.t_lse[0], "lses", 0},       {&m.t_lse[1], "lses", 0},
+      {&m.t_out[0], "outs", 0}, {&m.t_out[1], "outs", 0},    {&m.t_lse[0], "lses", 0},    {&m.t_lse[1], "lses", 0},
       {&m.t_sinks, "sinks", 0}, {&m.t_result_out, "out", 1}, {&m.t_result_lse, "lse", 1},
   };
   for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
@@ -251,10 +251,10 @@ static void strides_and_nothing(const char *backend) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BACKEND_TEST(types_sinks_and_bases), BACKEND_TEST(without_lse),   BACKEND_TEST(unlike_parts),
-      BACKEND_TEST(neutral_parts),         BACKEND_TEST(nan_stays_where_it_is),
-      BACKEND_TEST(exact_aliases),         BACKEND_TEST(other_overlaps), BACKEND_TEST(every_tensor),
-      BACKEND_TEST(other_arguments),       BACKEND_TEST(strides_and_nothing),
+      BACKEND_TEST(types_sinks_and_bases), BACKEND_TEST(without_lse),           BACKEND_TEST(unlike_parts),
+      BACKEND_TEST(neutral_parts),         BACKEND_TEST(nan_stays_where_it_is), BACKEND_TEST(exact_aliases),
+      BACKEND_TEST(other_overlaps),        BACKEND_TEST(every_tensor),          BACKEND_TEST(other_arguments),
+      BACKEND_TEST(strides_and_nothing),
   };
   return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
 }

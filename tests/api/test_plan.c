@@ -226,11 +226,16 @@ static void schedule_entries(const char *backend) {
     attn_status status;
     const char *named;
   } rows[] = {
-      {{1, 1, 4}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},   {{-1, 1, 4}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},
-      {{0, 2, 1}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},   {{0, -1, 4}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},
-      {{0, 1, 4}, {-1, 7}, ATTN_E_INDEX, "seq_lens"},          {{0, 1, 4}, {20, INT32_MIN}, ATTN_E_INDEX, "seq_lens"},
-      {{0, 1, 5}, {20, 7}, ATTN_E_CAPACITY, "4"},              {{0, 1, INT32_MAX}, {20, 7}, ATTN_E_CAPACITY, "4"},
-      {{0, 1, 4}, {21, 7}, ATTN_E_CAPACITY, "20"},             {{0, 1, 4}, {20, INT32_MAX}, ATTN_E_CAPACITY, "20"},
+      {{1, 1, 4}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},
+      {{-1, 1, 4}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},
+      {{0, 2, 1}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},
+      {{0, -1, 4}, {20, 7}, ATTN_E_INDEX, "query_start_loc"},
+      {{0, 1, 4}, {-1, 7}, ATTN_E_INDEX, "seq_lens"},
+      {{0, 1, 4}, {20, INT32_MIN}, ATTN_E_INDEX, "seq_lens"},
+      {{0, 1, 5}, {20, 7}, ATTN_E_CAPACITY, "4"},
+      {{0, 1, INT32_MAX}, {20, 7}, ATTN_E_CAPACITY, "4"},
+      {{0, 1, 4}, {21, 7}, ATTN_E_CAPACITY, "20"},
+      {{0, 1, 4}, {20, INT32_MAX}, ATTN_E_CAPACITY, "20"},
   };
   scene s;
   small_scene(&s);
@@ -332,8 +337,36 @@ static void schedule_of_another_plan(const char *backend) {
   EXPECT_OK(scene_schedule(&s, &why));
   EXPECT_STATUS(attn_run(other, &s.args, &s.workspace, &why), ATTN_E_STATE, NULL);
   attn_plan_destroy(other);
+  guarded elsewhere = guard_make(s.workspace.bytes); /* a schedule does not move with its bytes */
+  attn_workspace moved = {elsewhere.data, elsewhere.bytes};
+  memcpy(elsewhere.data, s.workspace.data, elsewhere.bytes);
+  EXPECT_STATUS(attn_run(s.plan, &s.args, &moved, &why), ATTN_E_STATE, NULL);
+  guard_free(&elsewhere);
   EXPECT_OK(scene_step(&s, &why));
   scene_check(&s);
+  scene_close(&s);
+  scene_free(&s);
+}
+
+/* Nor of a plan that comes to lie where the first one lay. */
+static void schedule_of_a_plan_that_is_gone(const char *backend) {
+  scene s;
+  small_scene(&s);
+  s.options.backend = backend;
+  scene_open(&s, backend);
+  for (int32_t step = 1; step <= 3; step++) {
+    attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
+    EXPECT_OK(scene_schedule(&s, &why));
+    attn_plan_destroy(s.plan);
+    limits.max_tokens = s.tokens;
+    limits.max_kv_len = 20 - step; /* less than the schedule holds */
+    limits.max_seqs = 2;
+    EXPECT_OK(attn_plan_create(s.context, &s.problem, &limits, &s.options, &s.plan, &why));
+    CHECK(attn_plan_workspace_bytes(s.plan) <= s.workspace.bytes, "smaller limits need a larger workspace");
+    EXPECT_STATUS(attn_run(s.plan, &s.args, &s.workspace, &why), ATTN_E_STATE, NULL);
+    s.lens[0] = 20 - step;
+    s.kv_len[0] = 20 - step;
+  }
   scene_close(&s);
   scene_free(&s);
 }
@@ -371,6 +404,7 @@ int main(void) {
       BACKEND_TEST(schedule_smaller_batches),
       BACKEND_TEST(workspaces),
       BACKEND_TEST(schedule_of_another_plan),
+      BACKEND_TEST(schedule_of_a_plan_that_is_gone),
       BACKEND_TEST(owned_workspace),
   };
   return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

@@ -63,7 +63,12 @@ static void valid_problems_pass(void **state) {
 
 /* The int32 fields that have one range, with values on the wrong side of it. */
 static void each_number_outside_its_range(void **state) {
-#define FIELD(name, status, ...) {#name, offsetof(attn_problem, name), status, {__VA_ARGS__}}
+#define FIELD(name, status, ...)                                                                                       \
+  {                                                                                                                    \
+#name, offsetof(attn_problem, name), status, {                                                                     \
+      __VA_ARGS__                                                                                                      \
+    }                                                                                                                  \
+  }
   static const struct {
     const char *name;
     size_t offset;
@@ -195,9 +200,12 @@ static void every_entry_checks_the_problem(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_initialiser_sets_what_it_says), cmocka_unit_test(valid_problems_pass),
-      cmocka_unit_test(each_number_outside_its_range),     cmocka_unit_test(fields_against_each_other),
-      cmocka_unit_test(scale_and_softcap),                 cmocka_unit_test(null_and_size),
+      cmocka_unit_test(the_initialiser_sets_what_it_says),
+      cmocka_unit_test(valid_problems_pass),
+      cmocka_unit_test(each_number_outside_its_range),
+      cmocka_unit_test(fields_against_each_other),
+      cmocka_unit_test(scale_and_softcap),
+      cmocka_unit_test(null_and_size),
       cmocka_unit_test(every_entry_checks_the_problem),
   };
   return cmocka_run_group_tests_name("problem", tests, NULL, NULL);

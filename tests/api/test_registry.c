@@ -6,11 +6,11 @@
 
 #include "scene.h"
 
-static const char *const ours[] = {"REFERENCE",     "CPU_ATTN",   "CPU_MLA",      "PORTABLE_ATTN",
-                                   "PORTABLE_MLA",  "HOPPER_MLA", "HOPPER_ATTN",  "BLACKWELL_MLA"};
-static const char *const theirs[] = {"TRITON_ATTN",  "TRITON_MLA",     "FLASH_ATTN_MLA", "FLASHINFER_MLA",
-                                     "FLASHMLA",     "CUTLASS_MLA",    "TOKENSPEED_MLA", "ROCM_AITER_MLA",
-                                     "FLASH_ATTN",   "FLASHINFER",     "FLEX_ATTENTION"};
+static const char *const ours[] = {"REFERENCE",    "CPU_ATTN",   "CPU_MLA",     "PORTABLE_ATTN",
+                                   "PORTABLE_MLA", "HOPPER_MLA", "HOPPER_ATTN", "BLACKWELL_MLA"};
+static const char *const theirs[] = {"TRITON_ATTN", "TRITON_MLA",  "FLASH_ATTN_MLA", "FLASHINFER_MLA",
+                                     "FLASHMLA",    "CUTLASS_MLA", "TOKENSPEED_MLA", "ROCM_AITER_MLA",
+                                     "FLASH_ATTN",  "FLASHINFER",  "FLEX_ATTENTION"};
 enum { OURS = sizeof ours / sizeof ours[0], THEIRS = sizeof theirs / sizeof theirs[0] };
 
 typedef struct desk {
@@ -129,10 +129,10 @@ static void fixed_priority(void **state) {
     const attn_explain_row *row = &explanation.rows[i];
     attn_backend_info info;
     CHECK(find_name(row->backend, &info), "%s is no name of the registry", row->backend);
-    attn_verdict right = info.foreign                             ? ATTN_VERDICT_FOREIGN
-                         : !info.built                            ? ATTN_VERDICT_NOT_BUILT
-                         : strcmp(info.name, "CPU_ATTN") == 0     ? ATTN_VERDICT_TAKEN
-                                                                  : ATTN_VERDICT_ABLE;
+    attn_verdict right = info.foreign                         ? ATTN_VERDICT_FOREIGN
+                         : !info.built                        ? ATTN_VERDICT_NOT_BUILT
+                         : strcmp(info.name, "CPU_ATTN") == 0 ? ATTN_VERDICT_TAKEN
+                                                              : ATTN_VERDICT_ABLE;
     CHECK(row->verdict == right, "%s: verdict %s, right is %s", row->backend, attn_verdict_name(row->verdict),
           attn_verdict_name(right));
     CHECK(!info.foreign || info.plays[0] == 0 || strstr(row->reason, info.plays) != NULL, "%s: '%s' lacks %s",

@@ -253,6 +253,16 @@ static void outputs_that_overlap(const char *backend) {
   s.t_lse.t.data = s.t_bias.t.data;
   EXPECT_STATUS(scene_step(&s, &why), ATTN_E_OVERLAP, "lse");
   s.t_lse.t.data = kept;
+  kept = s.t_out.t.data;
+  s.t_out.t.data = s.workspace.data;
+  EXPECT_OK(scene_schedule(&s, &why));
+  EXPECT_STATUS(attn_run(s.plan, &s.args, &s.workspace, &why), ATTN_E_OVERLAP, "out");
+  s.t_out.t.data = kept;
+  kept = s.t_q.t.data; /* the workspace is written too */
+  s.t_q.t.data = (char *)s.workspace.data + s.workspace.bytes - s.q_data.bytes;
+  EXPECT_OK(scene_schedule(&s, &why));
+  EXPECT_STATUS(attn_run(s.plan, &s.args, &s.workspace, &why), ATTN_E_OVERLAP, "q");
+  s.t_q.t.data = kept;
   full_close(&s);
 }
 

@@ -72,9 +72,8 @@ static void excess_of_forced_splits(const char *backend) {
     attn_explanation automatic = cost_of(context, &problem, &limits, &options);
     options.num_splits = splits[i % 4];
     attn_explanation forced = cost_of(context, &problem, &limits, &options);
-    uint64_t more = forced.workspace_bytes > automatic.workspace_bytes
-                        ? forced.workspace_bytes - automatic.workspace_bytes
-                        : 0;
+    uint64_t more =
+        forced.workspace_bytes > automatic.workspace_bytes ? forced.workspace_bytes - automatic.workspace_bytes : 0;
     CHECK(forced.excess_workspace_bytes == more, "%d splits, %lld tokens: %llu bytes more than automatic, excess %llu",
           splits[i % 4], (long long)limits.max_tokens, (unsigned long long)more,
           (unsigned long long)forced.excess_workspace_bytes);

@@ -13,6 +13,7 @@
 #define CHECK_MAX_SEQS 6
 #define CHECK_MAX_BACKENDS 8
 #define CHECK_FAILURE_BYTES 512
+#define CHECK_REFUSALS 4 /* calls of a refused case, each spoilt in another way */
 
 typedef struct check_seq {
   int32_t q_len;

@@ -201,7 +201,7 @@ static int refuse_entry(check_env *env, check_case *c, gathering *g, attn_contex
   return passed && check_changed(list) < 0;
 }
 
-static int refuse(check_env *env, check_case *c, gathering *g, attn_context *context) {
+static int refuse_once(check_env *env, check_case *c, gathering *g, attn_context *context) {
   attn_cache_gather_args args = g->args;
   DLTensor changed;
   int64_t shape[4];
@@ -237,6 +237,15 @@ static int refuse(check_env *env, check_case *c, gathering *g, attn_context *con
   args.k = NULL;
   args.v = NULL;
   return call(env, c, g, context, &args, "no pool", ATTN_E_NULL);
+}
+
+static int refuse(check_env *env, check_case *c, gathering *g, attn_context *context) {
+  for (int i = 0; i < CHECK_REFUSALS; i++) {
+    if (!refuse_once(env, c, g, context)) {
+      return 0;
+    }
+  }
+  return 1;
 }
 
 int check_run_gather(check_env *env, check_case *c, check_arena *arena) {

@@ -242,7 +242,7 @@ static int run(check_env *env, const check_case *c, merging *m, attn_context *co
   return all_kept(env, m);
 }
 
-static int refuse(check_env *env, check_case *c, merging *m, attn_context *context) {
+static int refuse_once(check_env *env, check_case *c, merging *m, attn_context *context) {
   attn_merge_args args = m->args;
   attn_message message = {ATTN_OK, ""};
   attn_status expected = ATTN_E_RANGE;
@@ -301,6 +301,15 @@ static int refuse(check_env *env, check_case *c, merging *m, attn_context *conte
   attn_status status = attn_merge(context, &args, &message);
   memcpy(m->sinks.first, &old, sizeof old);
   return check_refused(env, what, status, expected, &message) && all_kept(env, m);
+}
+
+static int refuse(check_env *env, check_case *c, merging *m, attn_context *context) {
+  for (int i = 0; i < CHECK_REFUSALS; i++) {
+    if (!refuse_once(env, c, m, context)) {
+      return 0;
+    }
+  }
+  return 1;
 }
 
 int check_run_merge(check_env *env, check_case *c, check_arena *arena) {

@@ -231,8 +231,10 @@ int check_run_attention(check_env *env, check_case *c, check_arena *arena) {
     check_result result;
     c->rng = rng;
     if (!valid) {
-      if (!check_attention_refusal(env, arena, c, &laid)) {
-        return 0;
+      for (int i = 0; i < CHECK_REFUSALS; i++) {
+        if (!check_attention_refusal(env, arena, c, &laid)) {
+          return 0;
+        }
       }
       continue;
     }
