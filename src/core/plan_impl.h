@@ -145,9 +145,6 @@ struct attn_plan {
   char reason[ATTN_REASON_BYTES];
 };
 
-/* The backends of this build in order of priority; NULL-terminated. */
-extern const attn_backend *const attn_backends[];
-
 extern const attn_backend attn_reference_backend; /* src/reference */
 extern const attn_backend attn_cpu_backend;       /* src/cpu */
 
