@@ -386,7 +386,7 @@ attn_status gguf_open_memory(const void *bytes, uint64_t size, const char *name,
 
 attn_status gguf_open(const char *path, gguf_file *file, attn_message *message) {
   memset(file, 0, sizeof *file);
-  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     return lm_fail(message, ATTN_E_IO, "%s: cannot open: %s", path, strerror(errno));
   }

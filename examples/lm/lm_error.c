@@ -13,6 +13,11 @@ attn_status lm_fail(attn_message *message, attn_status code, const char *format,
     message->code = code;
     (void)vsnprintf(message->text, sizeof message->text, format, arguments);
     va_end(arguments);
+    for (char *byte = message->text; *byte != '\0'; byte++) { /* a path may hold anything, the message stays one line */
+      if ((unsigned char)*byte < 0x20 || *byte == 0x7f) {
+        *byte = '?';
+      }
+    }
   }
   return code;
 }

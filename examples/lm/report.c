@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Printing answers and summary: see report.h. Token bytes need not be whole characters; JSON strings are repaired. */
+#define _POSIX_C_SOURCE 200809L
 #include "report.h"
 
 #include "pretokenize.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static double rate(int64_t tokens, double seconds) {
   return seconds > 0 ? (double)tokens / seconds : 0;
@@ -127,31 +131,56 @@ attn_status report_print(const report *r, attn_message *message) {
   return ATTN_OK;
 }
 
-attn_status report_write_logits(const report *r, const char *path, attn_message *message) {
-  const size_t room = strlen(path) + sizeof ".part";
-  char *part = malloc(room);
-  if (part == NULL) {
-    return lm_fail(message, ATTN_E_NOMEM, "no memory for a file name");
+/* A new file beside `path` under a free name, which is written to `name`. */
+static FILE *open_beside(const char *path, char *name, size_t room) {
+  for (int attempt = 0; attempt < 100; attempt++) {
+    (void)snprintf(name, room, "%s.tmp-%ld-%d", path, (long)getpid(), attempt);
+    const int descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor >= 0) {
+      return fdopen(descriptor, "wb");
+    }
+    if (errno != EEXIST) {
+      return NULL;
+    }
   }
-  (void)snprintf(part, room, "%s.part", path);
-  FILE *file = fopen(part, "wb");
-  bool written = file != NULL;
+  return NULL;
+}
+
+static bool write_logits(const report *r, FILE *file) {
+  bool written = true;
   for (size_t i = 0; written && i < r->count; i++) {
     const size_t count = (size_t)r->params->vocabulary;
     written = fwrite(r->requests[i].first_logits, sizeof(float), count, file) == count;
   }
+  return written;
+}
+
+attn_status report_write_logits(const report *r, const char *path, attn_message *message) {
+  const lm_quoted shown = lm_quote(path, strlen(path));
+  struct stat found;
+  if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
+    return lm_fail(message, ATTN_E_IO, "--logits %s exists and is not a regular file", shown.text);
+  }
+  const size_t room = strlen(path) + 48;
+  char *name = malloc(room);
+  if (name == NULL) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for a file name");
+  }
+  FILE *file = open_beside(path, name, room);
+  bool written = file != NULL && write_logits(r, file);
   int reason = errno;
   if (file != NULL && fclose(file) != 0 && written) {
     reason = errno;
     written = false;
   }
-  if (written && rename(part, path) != 0) {
+  if (written && rename(name, path) != 0) {
     reason = errno;
     written = false;
   }
   if (!written && file != NULL) {
-    (void)remove(part);
+    (void)remove(name);
   }
-  free(part);
-  return written ? ATTN_OK : lm_fail(message, ATTN_E_IO, "%s: cannot write the logits: %s", path, strerror(reason));
+  free(name);
+  return written ? ATTN_OK
+                 : lm_fail(message, ATTN_E_IO, "--logits %s cannot be written: %s", shown.text, strerror(reason));
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `attn`: which subcommand, and what answers without one. */
+#define _POSIX_C_SOURCE 200809L
+#include <signal.h>
 #include <string.h>
 
 #include "cli.h"
@@ -31,6 +33,7 @@ static const struct {
 
 int main(int argc, char **argv) {
   const char *word = argc > 1 ? argv[1] : "--help";
+  signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit fails and is told, as any other */
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); ++i) {
     if (strcmp(commands[i].name, word) == 0) {
       return commands[i].run(argc - 1, argv + 1);

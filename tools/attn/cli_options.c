@@ -165,6 +165,7 @@ static int check_complete(int command, const cli_options *options, cli_report *r
 }
 
 int cli_parse_options(int argc, char **argv, int command, cli_options *options, cli_report *report) {
+  unsigned seen = 0; /* bits of flag_id: a flag given twice is more likely a mistake than a wish */
   memset(options, 0, sizeof(*options));
   options->num_splits = -1;
   for (int i = 1; i < argc; ++i) {
@@ -179,6 +180,10 @@ int cli_parse_options(int argc, char **argv, int command, cli_options *options, 
     if (!find_flag(argv[i], command, &found, &value)) {
       return cli_fail(report, CLI_BAD_INPUT, "%.64s is not a flag of this command (--help lists them)", argv[i]);
     }
+    if ((seen >> flags[found].id & 1u) != 0) {
+      return cli_fail(report, CLI_BAD_INPUT, "%s is given twice; accepted: once", flags[found].name);
+    }
+    seen |= 1u << flags[found].id;
     if (flags[found].has_value && value == NULL) {
       value = i + 1 < argc ? argv[++i] : NULL;
       if (value == NULL) {
