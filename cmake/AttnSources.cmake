@@ -9,7 +9,7 @@ endif()
 
 # attn_objects(NAME FOLDERS f... INCLUDES i... LIBS l... OPTIONS o...): the *.c files of the folders become the object
 # library NAME (nothing, if there are none). Headers come from include/ (the public ones), src/ ("core/x.h") and
-# INCLUDES; never from a folder of src itself, whose file names may be those of the C library (features.h).
+# INCLUDES; never from a folder of src itself, whose file names may be those of the C library.
 function(attn_objects name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS;INCLUDES;LIBS;OPTIONS")
   set(sources)

@@ -10,7 +10,7 @@
 #include "core/registry.h"
 #include "core/resolve.h"
 #include "core/threads.h"
-#include "cpu/features.h"
+#include "cpu/cpu_features.h"
 #include "cpu/table.h"
 
 #define MAX_THREADS 1024

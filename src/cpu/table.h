@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "attn/backend.h"
-#include "cpu/features.h"
+#include "cpu/cpu_features.h"
 
 #define ATTN_CPU_PAD 8
 #define ATTN_CPU_KEYS 64

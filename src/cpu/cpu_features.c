@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* features.c: see features.h. Only levels that are built in are looked for; today that is the generic one. */
+/* cpu_features.c: see cpu_features.h. Only levels that are built in are looked for; today that is the generic one. */
 #define _GNU_SOURCE /* sysconf's cache sizes */
-#include "cpu/features.h"
+#include "cpu/cpu_features.h"
 
 #include <stdio.h>
 #include <string.h>

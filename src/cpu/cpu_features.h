@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* features.h: what the processor has, and the instruction set level that follows, capped by ATTN_CPU. */
+/* cpu_features.h: what the processor has, and the instruction set level that follows, capped by ATTN_CPU. */
 #ifndef ATTN_CPU_FEATURES_H
 #define ATTN_CPU_FEATURES_H
 
