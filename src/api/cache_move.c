@@ -97,6 +97,22 @@ static attn_status view_write(const attn_cache_write_args *args, attn_write_view
   return ATTN_OK;
 }
 
+/* One slot, broadcast over the list: none where it is negative, else twice the same. Not walked: its extent costs no
+   memory and may be anything. */
+static attn_status settle_broadcast(attn_write_view *view, int32_t unchecked, attn_message *message) {
+  if (view->num_slots <= 1 || view->slot_mapping.stride[0] != 0) {
+    return ATTN_OK;
+  }
+  int64_t slot = int64_at(&view->slot_mapping, 0);
+  if (slot >= 0 && !unchecked) {
+    return attn_fail(message, ATTN_E_INDEX, "slot_mapping[1]: %lld stands twice, accepted: different slots",
+                     (long long)slot);
+  }
+  view->num_slots = slot < 0 ? 0 : 1;
+  view->slot_mapping.shape[0] = view->num_slots;
+  return ATTN_OK;
+}
+
 static attn_status check_write_overlaps(const attn_write_view *view, attn_message *message) {
   ATTN_TRY(attn_refuse_overlap(&view->k_cache, "k_cache", &view->v_cache, "v_cache", message));
   ATTN_TRY(attn_refuse_overlap(&view->k_cache, "k_cache", &view->k, "k", message));
@@ -172,6 +188,7 @@ attn_status attn_cache_write(attn_context *context, const attn_cache_write_args 
   ATTN_TRY(refuse_latent_write(args, message));
   ATTN_TRY(view_write(args, &view, message));
   ATTN_TRY(check_write_overlaps(&view, message));
+  ATTN_TRY(settle_broadcast(&view, args->unchecked, message));
   if (!args->unchecked) {
     ATTN_TRY(check_slots(&view, message));
   }

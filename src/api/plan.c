@@ -196,9 +196,6 @@ static attn_status list_view(attn_view *view, const DLTensor *tensor, const char
 
 /* Starts at 0, does not fall. */
 static attn_status check_start_loc(const attn_view *list, const char *name, attn_message *message) {
-  if (list->shape[0] < 1) {
-    return attn_fail(message, ATTN_E_SHAPE, "%s: 0 entries, expected sequences + 1", name);
-  }
   if (entry(list, 0) != 0) {
     return attn_fail(message, ATTN_E_INDEX, "%s[0]: %d, accepted: 0", name, (int)entry(list, 0));
   }
@@ -221,12 +218,15 @@ static attn_status view_batch(const attn_plan *plan, const attn_batch *batch, ba
                               attn_message *message) {
   memset(views, 0, sizeof *views);
   ATTN_TRY(list_view(&views->query_start_loc, batch->query_start_loc, "query_start_loc", ATTN_ANY, message));
-  ATTN_TRY(check_start_loc(&views->query_start_loc, "query_start_loc", message));
   int64_t num_seqs = views->query_start_loc.shape[0] - 1;
+  if (num_seqs < 0) {
+    return attn_fail(message, ATTN_E_SHAPE, "query_start_loc: 0 entries, expected sequences + 1");
+  }
   if (num_seqs > plan->limits.max_seqs) {
     return attn_fail(message, ATTN_E_CAPACITY, "query_start_loc: %lld sequences, the plan's max_seqs is %d",
                      (long long)num_seqs, (int)plan->limits.max_seqs);
   }
+  ATTN_TRY(check_start_loc(&views->query_start_loc, "query_start_loc", message));
   if (plan->problem.kv_source == ATTN_KV_CACHE) {
     if (batch->kv_start_loc != NULL) {
       return attn_fail(message, ATTN_E_NULL, "kv_start_loc: given, accepted: NULL with a cache (give seq_lens)");

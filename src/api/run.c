@@ -134,6 +134,9 @@ static attn_status view_options(const attn_plan *plan, const attn_run_args *args
     int64_t shape[3] = {seqs, ATTN_ANY, 2};
     ATTN_TRY(attn_view_make(&view->prefix_ranges, args->prefix_ranges, "prefix_ranges", ATTN_READ, INT32_ONLY, 3, shape,
                             message));
+    if (view->prefix_ranges.stride[1] == 0 && view->prefix_ranges.shape[1] > 1) {
+      view->prefix_ranges.shape[1] = 1; /* one range, broadcast: walked once */
+    }
   }
   if (args->causal_per_seq != NULL) {
     ATTN_TRY(attn_view_make(&view->causal_per_seq, args->causal_per_seq, "causal_per_seq", ATTN_READ, INT32_ONLY, 1,

@@ -186,7 +186,8 @@ attn_status attn_view_make(attn_view *view, const DLTensor *tensor, const char *
     if (tensor->data == NULL) {
       return attn_fail(message, ATTN_E_NULL, "%s: data is NULL, expected elements", name);
     }
-    if (tensor->byte_offset > (uint64_t)(UINTPTR_MAX - (uintptr_t)tensor->data)) {
+    if (tensor->byte_offset > (uint64_t)PTRDIFF_MAX ||
+        tensor->byte_offset > (uint64_t)(UINTPTR_MAX - (uintptr_t)tensor->data)) {
       return attn_fail(message, ATTN_E_OVERFLOW, "%s: byte_offset %llu lies beyond the address space", name,
                        (unsigned long long)tensor->byte_offset);
     }

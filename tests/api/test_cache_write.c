@@ -127,6 +127,23 @@ static void slots(const char *backend) {
   caching_close(&c);
 }
 
+/* Lists that repeat one entry (stride 0) cost no memory, so their extent may be anything: nothing walks it. */
+static void broadcast_slots(const char *backend) {
+  caching c;
+  caching_open(&c, backend, ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT32, ATTN_LAYOUT_NHD, 3);
+  c.t_slots.shape[0] = c.t_k.shape[0] = c.t_v.shape[0] = INT64_C(1) << 40;
+  c.t_slots.strides[0] = c.t_k.strides[0] = c.t_v.strides[0] = 0;
+  c.slots[0] = 5;
+  EXPECT_STATUS(attn_cache_write(c.context, &c.write, &why), ATTN_E_INDEX, "slot_mapping");
+  c.write.unchecked = 1;
+  EXPECT_OK(attn_cache_write(c.context, &c.write, &why));
+  assert_memory_equal(c.k_pool.data + caching_row(&c, 0, 5, 0) * 4, c.k.data, 8 * 4);
+  c.write.unchecked = 0;
+  c.slots[0] = -1;
+  EXPECT_OK(attn_cache_write(c.context, &c.write, &why));
+  caching_close(&c);
+}
+
 /* Unchecked: of equal slots one wins, whole rows. */
 static void equal_slots_unchecked(const char *backend) {
   caching c;
@@ -290,6 +307,7 @@ int main(void) {
       BACKEND_TEST(nan_stays_nan),
       BACKEND_TEST(strides),
       BACKEND_TEST(slots),
+      BACKEND_TEST(broadcast_slots),
       BACKEND_TEST(equal_slots_unchecked),
       BACKEND_TEST(every_tensor),
       BACKEND_TEST(other_arguments),

@@ -210,7 +210,14 @@ static void schedule_tensors(const char *backend) {
   s.t_starts.strides[0] = 1;
   s.t_starts.t.byte_offset = 1;
   expect_no_schedule(&s, ATTN_E_ALIGN, "query_start_loc");
+  s.t_starts.t.byte_offset = UINT64_C(1) << 63;
+  expect_no_schedule(&s, ATTN_E_OVERFLOW, "byte_offset");
   s.t_starts.t.byte_offset = 0;
+  s.t_starts.strides[0] = 0; /* costs no memory: refused by its count, not walked */
+  s.t_starts.shape[0] = INT64_C(1) << 60;
+  expect_no_schedule(&s, ATTN_E_CAPACITY, "max_seqs");
+  s.t_starts.strides[0] = 1;
+  s.t_starts.shape[0] = 3;
   s.t_lens.t.device.device_type = kDLCUDA;
   expect_no_schedule(&s, ATTN_E_TENSOR_DEVICE, "seq_lens");
   s.t_lens.t.device.device_type = kDLCUDAHost; /* is CPU memory */
