@@ -27,6 +27,11 @@ function(attn_find name header library package)
   target_compile_definitions(attn_dep_${name} INTERFACE ATTN_HAVE_${name}=1)
 endfunction()
 
+if(NOT ATTN_BUILD_TOOLS) # the library itself uses none of the others
+  set(ATTN_WITH_ONEDNN OFF)
+  set(ATTN_WITH_PCRE2 OFF)
+  set(ATTN_WITH_CJSON OFF)
+endif()
 attn_find(PTHREADPOOL pthreadpool.h pthreadpool libpthreadpool-dev)
 attn_find(ONEDNN oneapi/dnnl/dnnl.h dnnl libdnnl-dev)
 attn_find(PCRE2 pcre2.h pcre2-8 libpcre2-dev)

@@ -11,7 +11,8 @@
  *     attn_run()              once per layer                              plan.h
  *
  * Around them: attn_pool (pool.h) manages blocks, attn_explain() (backend.h) is the dry run with reasons, attn_merge()
- * (merge.h) joins partial results, mla.h and comm.h hold what later versions build.
+ * (merge.h) joins partial results, mla.h and comm.h hold what later versions build. status.h has the codes and messages
+ * of failing calls, tensor.h how tensors are borrowed.
  *
  * Rules of every call: tensors are borrowed DLPack views whose strides are used as given; structs start with their size
  * and an _INIT initialiser; a zero means the default except where 0 is a value; a failing call returns a status, writes

@@ -64,7 +64,8 @@ typedef struct attn_cache_desc {
   attn_format v_format;     /**< AUTO (0): as k_format */
   attn_layout layout;       /**< 0: NHD */
   int64_t num_blocks;       /**< >= 0 */
-  int32_t block_size;       /**< positions per block, >= 1, any number; 0: 16 */
+  int32_t block_size;       /**< positions per block, >= 1, any number; 0: 16. The plan has to be made with the same number:
+                                 a problem's block_size 0 may mean another */
   int32_t num_kv_heads;     /**< >= 1 */
   int32_t head_size;        /**< elements of a K row, >= 1 */
   int32_t v_head_size;      /**< elements of a V row; 0: as head_size */

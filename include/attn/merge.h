@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file merge.h  Merge partial results (out, lse): splits, chunks, shared prefixes, ranks.   (stable)
+ *
+ * How to obtain parts. A run counts a query's position from the end of the keys that it is given (kv_len - q_len + i), so
+ * keys cut off at the end move every position. A part that holds only earlier keys of a sequence is therefore run with
+ * causal = 0, no window, no chunk and no ALiBi; where the model has one of these, give such a run all keys and hide those
+ * of the other parts by a bias of -inf. Every part is run with wants_lse = 1 and without sinks: sinks are given here.
  */
 #ifndef ATTN_MERGE_H
 #define ATTN_MERGE_H

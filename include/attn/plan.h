@@ -7,7 +7,8 @@
  *     attn_run()            once per layer of the step
  *
  * Only attn_plan_create() allocates. A plan is read-only afterwards and may be used from several threads at once, each
- * with a workspace of its own.
+ * with a workspace of its own. With a context of several threads such runs take turns on the context's pool; for runs
+ * side by side make contexts of one thread each, or give the context your own executor.
  */
 #ifndef ATTN_PLAN_H
 #define ATTN_PLAN_H
@@ -58,7 +59,7 @@ typedef struct attn_plan attn_plan;
  * Make a plan. Everything that can be refused for the problem's sake is refused here, by name, before anything is
  * allocated or launched.
  *
- * `limits` and `options` (NULL: none) are copied. *plan belongs to the caller: attn_plan_destroy(), before the context.
+ * `limits` is required, `options` may be NULL; both are copied. *plan belongs to the caller: attn_plan_destroy(), before the context.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE; ATTN_E_DTYPE; ATTN_E_NAME, ATTN_E_BACKEND,
  *         ATTN_E_UNSUPPORTED (see attn_select()); ATTN_E_OVERFLOW (workspace beyond 64 bits); ATTN_E_NOMEM.
  */
@@ -111,7 +112,8 @@ typedef struct attn_batch {
  * Prepare one step from host lengths: checks them, cuts the work, writes the schedule into the workspace.
  *
  * The schedule stays valid for any number of runs until the next schedule into the same workspace. Allocates nothing.
- * @param workspace  NULL: the plan's own (options.own_workspace)
+ * @param workspace  NULL: the plan's own (options.own_workspace); one given is used instead of it. A scheduled workspace
+ *                   holds addresses into itself: moved or copied elsewhere it counts as not scheduled
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_DTYPE; ATTN_E_STRIDE; ATTN_E_ALIGN;
  *         ATTN_E_TENSOR_DEVICE; ATTN_E_INDEX (an entry negative or falling); ATTN_E_CAPACITY (beyond the plan's
  *         limits); ATTN_E_WORKSPACE (too small, with the bytes needed); ATTN_E_STATE (no workspace given or owned).
@@ -146,7 +148,7 @@ typedef struct attn_run_args {
   const DLTensor *k_scale;        /**< quantised caches: static [1] or [num_kv_heads], or separate scales */
   const DLTensor *v_scale;        /**< likewise */
   const DLTensor *block_table;    /**< ATTN_KV_CACHE: [seqs, width]  int32; columns at or past
-                                       ceil(kv_len / block_size) are never read */
+                                       ceil(kv_len / block_size) are never read. Id 0 is a block like any other */
   const DLTensor *q_scale;        /**< fp8 queries: [1] */
   const DLTensor *alibi_slopes;   /**< [num_q_heads]  float32; with problem.alibi */
   const DLTensor *sinks;          /**< [num_q_heads]  float32, finite, or -inf for none; with has_sinks */
@@ -157,7 +159,8 @@ typedef struct attn_run_args {
   const DLTensor *causal_per_seq; /**< [seqs]  int32 of 0, 1; with has_causal_per_seq */
   const DLTensor *out;            /**< [tokens, num_q_heads, v_head_size]  out_dtype; written. tokens >= the batch's;
                                        rows at or beyond the batch's token count are not touched */
-  const DLTensor *lse;            /**< [tokens, num_q_heads]  float32; written; with wants_lse */
+  const DLTensor *lse;            /**< [tokens, num_q_heads]  float32; written; with wants_lse. Engines that keep
+                                       [heads, tokens] give that memory with its axes swapped by strides */
   const DLTensor *output_scale;   /**< static fp8 output: [1] */
   const DLTensor *out_scale;      /**< block-scaled fp8 output: written */
 } attn_run_args;

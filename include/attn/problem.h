@@ -54,14 +54,17 @@ typedef struct attn_problem {
   attn_dtype kv_dtype;       /**< ATTN_KV_DIRECT: type of k and v; 0: q_dtype. Must be 0 with a cache */
   attn_format k_format;      /**< ATTN_KV_CACHE: how K is stored; AUTO (0): q_dtype. Must be 0 without a cache */
   attn_format v_format;      /**< how V is stored; AUTO (0): as k_format */
-  attn_layout layout;        /**< axis order of the pool tensors given to the run; 0: NHD */
+  attn_layout layout;        /**< axis order of the pool tensors given to the run; 0: NHD. Where num_kv_heads equals the
+                                  block size a wrong order has the right shape and cannot be noticed */
   int32_t separate_scales;   /**< 1: per-token scales lie in tensors of their own (quantised formats only) */
-  int32_t block_size;        /**< positions per block, >= 1, any number; 0: what the plan prefers (attn_plan_info) */
+  int32_t block_size;        /**< positions per block, >= 1, any number; 0: what the plan prefers, which the caller then
+                                  has to take from attn_plan_info.block_size for its cache */
   float scale;               /**< required, finite, > 0; attn_softmax_scale() computes 1/sqrt(qk_head_size) */
   float softcap;             /**< finite, >= 0; 0: off */
   int32_t causal;            /**< 0 or 1; ATTN_PROBLEM_INIT sets 1 */
   int32_t window_left;       /**< visible neighbours left of the query, >= 0; -1: open. The initialiser sets -1 */
-  int32_t window_right;      /**< visible neighbours right of the query, >= 0; -1: open. The initialiser sets -1 */
+  int32_t window_right;      /**< visible neighbours right of the query, >= 0; -1: open. The initialiser sets -1. With
+                                  causal both hold: nothing right of the query is seen */
   int32_t chunk_size;        /**< chunked-local attention, >= 1; 0: off */
   int32_t chunk_lookback;    /**< whole chunks visible before the query's own, >= 0; 0 unless chunk_size is set */
   int32_t prefix_clamp;      /**< 1: the window tests bind prefix ranges too; needs has_prefix_ranges */

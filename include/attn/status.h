@@ -13,10 +13,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** What every _INIT initialiser sets: the struct's own size, and zeros. */
+#if defined(__cplusplus)
+template <typename Struct> inline Struct attn_init() {
+  Struct s = Struct();
+  s.size = static_cast<uint32_t>(sizeof(Struct));
+  return s;
+}
+#define ATTN_INIT(type) attn_init<type>()
+#else
+#define ATTN_INIT(type) {.size = sizeof(type)}
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* The mark of what the library exports. Define ATTN_STATIC to compile its sources into a program of your own. */
 #if defined(ATTN_STATIC)
 #define ATTN_API
 #elif defined(__GNUC__)
@@ -29,13 +42,6 @@ extern "C" {
 #define ATTN_NODISCARD __attribute__((warn_unused_result))
 #else
 #define ATTN_NODISCARD
-#endif
-
-/** What every _INIT initialiser sets: the struct's own size, and zeros. */
-#if defined(__cplusplus)
-#define ATTN_INIT(type) {sizeof(type)}
-#else
-#define ATTN_INIT(type) {.size = sizeof(type)}
 #endif
 
 /**

@@ -63,7 +63,7 @@ static attn_status fill_plan(attn_plan *plan, attn_context *context, const attn_
   attn_plan_options o;
   ATTN_TRY(attn_problem_resolve(problem, &plan->problem, message));
   if (limits == NULL) {
-    return attn_fail(message, ATTN_E_NULL, "limits: NULL, expected a attn_plan_limits");
+    return attn_fail(message, ATTN_E_NULL, "limits: NULL, expected an attn_plan_limits");
   }
   ATTN_TRY(attn_limits_resolve(limits, &plan->limits, message));
   ATTN_TRY(attn_options_resolve(options, &plan->problem, &o, message));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: attn_run() at the border: every tensor against the plan and the schedule, then every list's contents, then the
    backend. Nothing is written before the last check has passed. */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/pool_view.h"
@@ -22,6 +23,15 @@ static attn_status declared(const DLTensor *tensor, const char *name, int is_dec
     return attn_fail(message, ATTN_E_NULL, "%s: given, accepted: NULL because the problem has no %s", name, field);
   }
   return ATTN_OK;
+}
+
+/* A tensor disagrees with the plan: say which field of the problem it was held against. */
+static attn_status with_hint(attn_status status, attn_status code, const char *hint, attn_message *message) {
+  if (status == code && message != NULL) {
+    size_t used = strlen(message->text);
+    (void)snprintf(message->text + used, sizeof message->text - used, " (%s)", hint);
+  }
+  return status;
 }
 
 /* Tensors of capabilities that are not built in are refused by name. */
@@ -73,6 +83,16 @@ static attn_status view_direct(const attn_plan *plan, const attn_run_args *args,
   return ATTN_OK;
 }
 
+static attn_status view_pool(attn_view *view, const DLTensor *tensor, const char *name, const attn_pool_shape *shape,
+                             const char *format_field, attn_message *message) {
+  attn_status status = attn_pool_view_make(view, tensor, name, ATTN_READ, shape, message);
+  status = with_hint(status, ATTN_E_DTYPE, format_field, message);
+  return with_hint(status, ATTN_E_SHAPE,
+                   shape->layout == ATTN_LAYOUT_HND ? "HND: blocks, num_kv_heads, the plan's block_size, head size"
+                                                    : "NHD: blocks, the plan's block_size, num_kv_heads, head size",
+                   message);
+}
+
 static attn_status view_cache(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
                               attn_message *message) {
   const attn_problem *p = &plan->problem;
@@ -81,11 +101,11 @@ static attn_status view_cache(const attn_plan *plan, const attn_run_args *args, 
   ATTN_TRY(attn_refuse_tensor(args->v, "v", why, message));
   attn_pool_shape shape = {p->layout, ATTN_DTYPE_BIT(attn_format_storage(p->k_format)), ATTN_ANY, p->block_size,
                            p->num_kv_heads, p->qk_head_size};
-  ATTN_TRY(attn_pool_view_make(&view->k_cache, args->k_cache, "k_cache", ATTN_READ, &shape, message));
+  ATTN_TRY(view_pool(&view->k_cache, args->k_cache, "k_cache", &shape, "problem.k_format", message));
   shape.num_blocks = view->k_cache.shape[0];
   shape.dtypes = ATTN_DTYPE_BIT(attn_format_storage(p->v_format));
   shape.row = p->v_head_size;
-  ATTN_TRY(attn_pool_view_make(&view->v_cache, args->v_cache, "v_cache", ATTN_READ, &shape, message));
+  ATTN_TRY(view_pool(&view->v_cache, args->v_cache, "v_cache", &shape, "problem.v_format", message));
   int64_t table[2] = {view->step->num_seqs, ATTN_ANY};
   return attn_view_make(&view->block_table, args->block_table, "block_table", ATTN_READ, INT32_ONLY, 2, table, message);
 }
@@ -148,8 +168,9 @@ static attn_status view_options(const attn_plan *plan, const attn_run_args *args
 static attn_status view_outputs(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
                                 attn_message *message) {
   const attn_problem *p = &plan->problem;
-  ATTN_TRY(token_view(&view->out, args->out, "out", ATTN_WRITE, p->out_dtype, p->num_q_heads, p->v_head_size, view->step,
-                      message));
+  attn_status status = token_view(&view->out, args->out, "out", ATTN_WRITE, p->out_dtype, p->num_q_heads,
+                                  p->v_head_size, view->step, message);
+  ATTN_TRY(with_hint(status, ATTN_E_DTYPE, "problem.out_dtype", message));
   ATTN_TRY(declared(args->lse, "lse", p->wants_lse, "wants_lse", message));
   if (args->lse != NULL) {
     int64_t shape[2] = {ATTN_ANY, p->num_q_heads};
@@ -204,8 +225,9 @@ attn_status attn_run(const attn_plan *plan, const attn_run_args *args, const att
   }
   view.unchecked = args->unchecked;
   ATTN_TRY(refuse_not_built(args, message));
-  ATTN_TRY(token_view(&view.q, args->q, "q", ATTN_READ, plan->problem.q_dtype, plan->problem.num_q_heads,
-                      plan->problem.qk_head_size, view.step, message));
+  attn_status status = token_view(&view.q, args->q, "q", ATTN_READ, plan->problem.q_dtype, plan->problem.num_q_heads,
+                                  plan->problem.qk_head_size, view.step, message);
+  ATTN_TRY(with_hint(status, ATTN_E_DTYPE, "problem.q_dtype", message));
   if (plan->problem.kv_source == ATTN_KV_CACHE) {
     ATTN_TRY(view_cache(plan, args, &view, message));
   } else {

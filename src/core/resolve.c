@@ -87,8 +87,8 @@ static attn_format format_of_type(attn_dtype type) {
 static attn_status check_not_built(const attn_problem *p, attn_message *message) {
   if (p->cascade != 0) {
     return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "cascade: %d, cascade attention is not served; accepted: 0 (run the shared prefix and the rest apart, "
-                     "then attn_merge)",
+                     "cascade: %d, cascade attention is not served; accepted: 0 (attn_merge "
+                     "joins a shared prefix that was run apart: merge.h)",
                      (int)p->cascade);
   }
   ATTN_TRY(at_least("context_parallel", p->context_parallel, 0, message));
