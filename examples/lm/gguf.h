@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of GGUF model files, versions 2 and 3, little-endian. The file is mapped, not read: strings and tensor data are
- * views into the mapping and live until gguf_close. Opening checks everything once (counts, lengths, types, extents,
- * alignment, overlap), so that later access needs no checks. A file that lies in any way is refused with one line.
+ * Reader of GGUF model files, versions 2 and 3, little-endian. The file is mapped, not read: strings and tensor data
+ * are views into the mapping and live until gguf_close. Opening checks everything once (counts, lengths, types,
+ * extents, alignment, overlap), so that later access needs no checks. A file that lies in any way is refused with one
+ * line.
  */
 #ifndef LM_GGUF_H
 #define LM_GGUF_H

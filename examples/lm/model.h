@@ -35,7 +35,8 @@ ATTN_NODISCARD attn_status model_create(const gguf_file *file, const model_param
                                         int64_t max_tokens, model **out, attn_message *message);
 void model_destroy(model *m);
 
-/** One layer's new rows: token t's q is at q + t * stride, [heads, head_size]; k and v likewise, [kv_heads, head_size]. */
+/** One layer's new rows: token t's q is at q + t * stride, [heads, head_size]; k and v likewise, [kv_heads,
+   head_size]. */
 typedef struct model_rows {
   int32_t layer;
   int64_t tokens;

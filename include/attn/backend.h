@@ -6,9 +6,9 @@
  * can serve it and, if not, its first failing condition; the selector takes the first that can, in a fixed order of
  * priority, or the one that was forced, or refuses. Nothing is ever replaced silently.
  *
- * Forcing: the `backend` argument of a call beats the environment variable ATTN_BACKEND, which is read at each call that
- * selects. "" and "auto" mean no choice. An unknown name is ATTN_E_NAME; a name of another system (TRITON_ATTN, ...) is
- * ATTN_E_BACKEND and the message names what plays its part here.
+ * Forcing: the `backend` argument of a call beats the environment variable ATTN_BACKEND, which is read at each call
+ * that selects. "" and "auto" mean no choice. An unknown name is ATTN_E_NAME; a name of another system (TRITON_ATTN,
+ * ...) is ATTN_E_BACKEND and the message names what plays its part here.
  */
 #ifndef ATTN_BACKEND_H
 #define ATTN_BACKEND_H
@@ -24,7 +24,7 @@ struct attn_problem;      /* problem.h */
 struct attn_plan_limits;  /* plan.h */
 struct attn_plan_options; /* plan.h */
 
-/* ---- Devices ------------------------------------------------------------------------------------------------------ */
+/* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 /** The one list of device kinds: X(name, value, spelling, DLPack device type, built in). */
 #define ATTN_DEVICE_LIST(X)                                                                                            \
@@ -44,7 +44,7 @@ ATTN_API const char *attn_device_kind_name(attn_device_kind kind);
 /** Devices of a kind that a context can be made for; 0 where the kind is not built in or nothing was found. */
 ATTN_API int32_t attn_device_count(attn_device_kind kind);
 
-/* ---- Contexts ----------------------------------------------------------------------------------------------------- */
+/* ---- Contexts ---------------------------------------------------------------------------------------------------- */
 
 /** One task of a parallel call. `index` runs from 0 to count - 1. */
 typedef void (*attn_task)(void *task_argument, size_t index);
@@ -64,7 +64,7 @@ typedef struct attn_context_options {
   attn_device_kind device;       /**< 0: the CPU */
   int32_t device_index;          /**< which of attn_device_count(); the CPU is one device */
   int32_t num_threads;           /**< CPU: threads used by a call, the caller's included, 1 to 1024; 0: 1. Without an
-                                      executor, more than 1 needs a library built with pthreadpool (ATTN_E_UNSUPPORTED) */
+                                      executor, more than 1 needs a build with pthreadpool (ATTN_E_UNSUPPORTED) */
   const attn_executor *executor; /**< NULL: the library's pool (pthreadpool); else copied here, `user` is borrowed */
 } attn_context_options;
 #define ATTN_CONTEXT_OPTIONS_INIT ATTN_INIT(attn_context_options)
@@ -89,15 +89,15 @@ ATTN_API void attn_context_destroy(attn_context *context);
 
 /** What a context is, for people and reports. Start from ATTN_CONTEXT_INFO_INIT. */
 typedef struct attn_context_info {
-  uint32_t size;           /**< sizeof(attn_context_info) */
+  uint32_t size; /**< sizeof(attn_context_info) */
   attn_device_kind device;
   int32_t device_index;
-  int32_t num_threads;     /**< threads of a call */
-  int32_t has_executor;    /**< 1: the host's threads */
-  char device_name[96];    /**< the processor's or card's own name, or "unknown" */
-  char level[32];          /**< instruction set level in use: "generic", ... */
-  char levels_found[64];   /**< levels that both the machine and this build have, spaces between, lowest first */
-  uint64_t l1d_bytes;      /**< cache sizes of one core, 0 where unknown */
+  int32_t num_threads;   /**< threads of a call */
+  int32_t has_executor;  /**< 1: the host's threads */
+  char device_name[96];  /**< the processor's or card's own name, or "unknown" */
+  char level[32];        /**< instruction set level in use: "generic", ... */
+  char levels_found[64]; /**< levels that both the machine and this build have, spaces between, lowest first */
+  uint64_t l1d_bytes;    /**< cache sizes of one core, 0 where unknown */
   uint64_t l2_bytes;
   uint64_t l3_bytes;
 } attn_context_info;
@@ -120,7 +120,7 @@ typedef struct attn_kernel_info {
 /** The index-th kernel of the build, in the order of kernels.inc. @return 1, or 0 when there are no more. */
 ATTN_API int attn_context_kernel(const attn_context *context, size_t index, attn_kernel_info *info);
 
-/* ---- The registry ------------------------------------------------------------------------------------------------- */
+/* ---- The registry ------------------------------------------------------------------------------------------------ */
 
 /** One name that the registry knows. */
 typedef struct attn_backend_info {
@@ -128,14 +128,14 @@ typedef struct attn_backend_info {
   attn_device_kind device; /**< where it runs */
   int32_t foreign;         /**< 1: a name of another system, never a backend here */
   int32_t built;           /**< 1: in this build. Always 0 for a foreign name */
-  const char *plays;       /**< ours: what it stands in for; foreign: our backend that plays its part, "" for none yet */
-  const char *summary;     /**< what it is, in a line; static storage */
+  const char *plays;   /**< ours: what it stands in for; foreign: our backend that plays its part, "" for none yet */
+  const char *summary; /**< what it is, in a line; static storage */
 } attn_backend_info;
 
 /** The index-th name of the registry; ours first, in order of priority within a device. @return 1, or 0 at the end. */
 ATTN_API int attn_backend_get(size_t index, attn_backend_info *info);
 
-/* ---- The dry run -------------------------------------------------------------------------------------------------- */
+/* ---- The dry run ------------------------------------------------------------------------------------------------- */
 
 typedef enum attn_verdict {
   ATTN_VERDICT_TAKEN = 1,     /**< the backend that a plan would get */
@@ -159,17 +159,17 @@ typedef struct attn_explain_row {
 
 /** Answer of attn_explain(). Start from ATTN_EXPLANATION_INIT; about 7 KiB, owned by the caller. */
 typedef struct attn_explanation {
-  uint32_t size;                          /**< sizeof(attn_explanation) */
-  attn_status status;                     /**< ATTN_OK, or what attn_plan_create() would return */
-  char pick[32];                          /**< the backend a plan would get, "" when status is not ATTN_OK */
-  char reason[ATTN_REASON_BYTES];         /**< why it, or why none */
-  uint64_t workspace_bytes;               /**< attn_plan_workspace_bytes() of that plan */
-  uint64_t excess_workspace_bytes;        /**< of these, what a forced split count costs beyond the automatic choice */
-  uint64_t on_chip_bytes;                 /**< on-chip memory of one work item (CPU: bytes meant to stay in L2) */
-  int32_t block_size;                     /**< the plan's block size: the problem's, or the preferred one if it had 0 */
-  int32_t preferred_block_size;           /**< what this backend likes best */
-  int32_t max_splits;                     /**< the most pieces that a row's keys are cut into */
-  int32_t num_rows;                       /**< rows filled below */
+  uint32_t size;                   /**< sizeof(attn_explanation) */
+  attn_status status;              /**< ATTN_OK, or what attn_plan_create() would return */
+  char pick[32];                   /**< the backend a plan would get, "" when status is not ATTN_OK */
+  char reason[ATTN_REASON_BYTES];  /**< why it, or why none */
+  uint64_t workspace_bytes;        /**< attn_plan_workspace_bytes() of that plan */
+  uint64_t excess_workspace_bytes; /**< of these, what a forced split count costs beyond the automatic choice */
+  uint64_t on_chip_bytes;          /**< on-chip memory of one work item (CPU: bytes meant to stay in L2) */
+  int32_t block_size;              /**< the plan's block size: the problem's, or the preferred one if it had 0 */
+  int32_t preferred_block_size;    /**< what this backend likes best */
+  int32_t max_splits;              /**< the most pieces that a row's keys are cut into */
+  int32_t num_rows;                /**< rows filled below */
   attn_explain_row rows[ATTN_EXPLAIN_ROWS]; /**< every name of the registry, ours first */
 } attn_explanation;
 #define ATTN_EXPLANATION_INIT ATTN_INIT(attn_explanation)
@@ -185,15 +185,15 @@ typedef struct attn_explanation {
  */
 ATTN_API ATTN_NODISCARD attn_status attn_explain(const attn_context *context, const struct attn_problem *problem,
                                                  const struct attn_plan_limits *limits,
-                                                 const struct attn_plan_options *options,
-                                                 attn_explanation *explanation, attn_message *message);
+                                                 const struct attn_plan_options *options, attn_explanation *explanation,
+                                                 attn_message *message);
 
 /**
  * The selector alone: the name of the backend that a plan would get.
  *
  * @param name  set to static storage on success
- * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_NAME (unknown name, its source is named); ATTN_E_BACKEND (the
- *         forced one cannot, with its first failing condition); ATTN_E_UNSUPPORTED (none can); and what
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_NAME (unknown name, its source is named); ATTN_E_BACKEND
+ *         (the forced one cannot, with its first failing condition); ATTN_E_UNSUPPORTED (none can); and what
  *         attn_problem_check() returns.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_select(const attn_context *context, const struct attn_problem *problem,

@@ -2,8 +2,8 @@
 /**
  * @file cache.h  How keys and values lie in a paged cache, and the calls that move them.   (stable; see each section)
  *
- * A cache is a pool of blocks. A block holds `block_size` positions of every KV head; K and V are two tensors (often two
- * views of one allocation). A position is named by its slot:
+ * A cache is a pool of blocks. A block holds `block_size` positions of every KV head; K and V are two tensors (often
+ * two views of one allocation). A position is named by its slot:
  *
  *     slot = block * block_size + offset          0 <= slot < num_blocks * block_size
  *
@@ -59,22 +59,22 @@ typedef enum attn_layout {
 
 /** What a cache of one layer looks like. Start from ATTN_CACHE_DESC_INIT. */
 typedef struct attn_cache_desc {
-  uint32_t size;            /**< sizeof(attn_cache_desc) */
-  attn_format k_format;     /**< float32, float16 or bfloat16 until quantised caches are built; AUTO is refused here */
-  attn_format v_format;     /**< AUTO (0): as k_format */
-  attn_layout layout;       /**< 0: NHD */
-  int64_t num_blocks;       /**< >= 0 */
-  int32_t block_size;       /**< positions per block, >= 1, any number; 0: 16. The plan has to be made with the same number:
+  uint32_t size;        /**< sizeof(attn_cache_desc) */
+  attn_format k_format; /**< float32, float16 or bfloat16 until quantised caches are built; AUTO is refused here */
+  attn_format v_format; /**< AUTO (0): as k_format */
+  attn_layout layout;   /**< 0: NHD */
+  int64_t num_blocks;   /**< >= 0 */
+  int32_t block_size;   /**< positions per block, >= 1, any number; 0: 16. The plan has to be made with the same number:
                                  a problem's block_size 0 may mean another */
-  int32_t num_kv_heads;     /**< >= 1 */
-  int32_t head_size;        /**< elements of a K row, >= 1 */
-  int32_t v_head_size;      /**< elements of a V row; 0: as head_size */
+  int32_t num_kv_heads; /**< >= 1 */
+  int32_t head_size;    /**< elements of a K row, >= 1 */
+  int32_t v_head_size;  /**< elements of a V row; 0: as head_size */
   int32_t separate_scales;  /**< 1: per-token scales in tensors of their own; 0: inline. Quantised formats only */
   int32_t kv_lora_rank;     /**< > 0 makes this a latent pool [num_blocks, block_size, row]; 0: K and V */
   int32_t qk_rope_head_dim; /**< rotary elements of a latent row */
   attn_dtype rotary_dtype;  /**< type of the rotary elements of quantised latent rows */
-  int64_t k_block_bytes;    /**< bytes from one block of K (or latent rows) to the next; 0: compact. Larger is padding */
-  int64_t v_block_bytes;    /**< likewise for V */
+  int64_t k_block_bytes; /**< bytes from one block of K (or latent rows) to the next; 0: compact. Larger is padding */
+  int64_t v_block_bytes; /**< likewise for V */
 } attn_cache_desc;
 #define ATTN_CACHE_DESC_INIT ATTN_INIT(attn_cache_desc)
 
@@ -144,9 +144,10 @@ typedef struct attn_cache_write_args {
  *
  *     cache[slot_mapping[i]][head] = convert(k[i][head])     for every i with slot_mapping[i] >= 0
  *
- * The count is slot_mapping's. Negative slots are skipped (padding). Nothing but the named slots changes by one byte. The
- * conversion rounds to nearest even. In checked mode a slot at or beyond num_blocks * block_size, or the same slot twice,
- * is ATTN_E_INDEX before anything is written; in unchecked mode a slot beyond is skipped and of equal slots any one wins.
+ * The count is slot_mapping's. Negative slots are skipped (padding). Nothing but the named slots changes by one byte.
+ * The conversion rounds to nearest even. In checked mode a slot at or beyond num_blocks * block_size, or the same
+ * slot twice, is ATTN_E_INDEX before anything is written; in unchecked mode a slot beyond is skipped and of equal
+ * slots any one wins.
  *
  * Finished on return on a CPU context. Allocates nothing. May run in several threads on disjoint slots.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE;
@@ -185,7 +186,8 @@ typedef struct attn_cache_gather_args {
  * Gather cached rows of each sequence, in order, sequence after sequence, dequantised and rounded once to the output's
  * type (float32, float16 or bfloat16).
  *
- *     k[r + p - seq_starts[s]] = cache[block_table[s][p / block_size]][p % block_size],  seq_starts[s] <= p < seq_lens[s]
+ *     k[r + p - seq_starts[s]] = cache[block_table[s][p / block_size]][p % block_size],  seq_starts[s] <= p <
+ *     seq_lens[s]
  *
  * Finished on return on a CPU context. Allocates nothing.
  * @return as attn_cache_write(); ATTN_E_INDEX also for a length beyond the table (checked mode) and a bad start.
@@ -193,7 +195,7 @@ typedef struct attn_cache_gather_args {
 ATTN_API ATTN_NODISCARD attn_status attn_cache_gather(attn_context *context, const attn_cache_gather_args *args,
                                                       attn_message *message);
 
-/* ---- Copy and swap (declared; not built in yet: both return ATTN_E_UNSUPPORTED) ----------------------------------- */
+/* ---- Copy and swap (declared; not built in yet: both return ATTN_E_UNSUPPORTED) ---------------------------------- */
 
 /** Arguments of attn_cache_copy() and attn_cache_swap(). Start from ATTN_CACHE_COPY_INIT. */
 typedef struct attn_cache_copy_args {

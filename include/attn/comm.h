@@ -2,8 +2,9 @@
 /**
  * @file comm.h  Decode context parallelism over an existing communicator.   (experimental: declared, not built in yet)
  *
- * Each rank holds an interleaved share of every sequence's keys; ranks exchange queries and partial states (out, lse) and
- * merge them as attn_merge() does. Transports (MPI, NCCL) are small libraries of their own that fill attn_transport.
+ * Each rank holds an interleaved share of every sequence's keys; ranks exchange queries and partial states (out, lse)
+ * and merge them as attn_merge() does. Transports (MPI, NCCL) are small libraries of their own that fill
+ * attn_transport.
  */
 #ifndef ATTN_COMM_H
 #define ATTN_COMM_H

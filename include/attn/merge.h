@@ -2,10 +2,11 @@
 /**
  * @file merge.h  Merge partial results (out, lse): splits, chunks, shared prefixes, ranks.   (stable)
  *
- * How to obtain parts. A run counts a query's position from the end of the keys that it is given (kv_len - q_len + i), so
- * keys cut off at the end move every position. A part that holds only earlier keys of a sequence is therefore run with
- * causal = 0, no window, no chunk and no ALiBi; where the model has one of these, give such a run all keys and hide those
- * of the other parts by a bias of -inf. Every part is run with wants_lse = 1 and without sinks: sinks are given here.
+ * How to obtain parts. A run counts a query's position from the end of the keys that it is given (kv_len - q_len +
+ * i), so keys cut off at the end move every position. A part that holds only earlier keys of a sequence is therefore
+ * run with causal = 0, no window, no chunk and no ALiBi; where the model has one of these, give such a run all keys
+ * and hide those of the other parts by a bias of -inf. Every part is run with wants_lse = 1 and without sinks: sinks
+ * are given here.
  */
 #ifndef ATTN_MERGE_H
 #define ATTN_MERGE_H
@@ -40,9 +41,9 @@ typedef struct attn_merge_args {
  *     lse = m + log(sum_r w_r)
  *
  * A part whose lse is -inf or +inf is neutral and its out is not read, even if NaN; all neutral gives out = 0 and
- * lse = -inf. A NaN lse makes its row NaN, lse included; a NaN element of a part with finite lse makes that element NaN.
- * fp32 throughout; out is rounded once. `out` may be exactly one of `outs` and `lse` one of `lses` (same data, type and
- * strides); any other overlap is ATTN_E_OVERLAP.
+ * lse = -inf. A NaN lse makes its row NaN, lse included; a NaN element of a part with finite lse makes that element
+ * NaN. fp32 throughout; out is rounded once. `out` may be exactly one of `outs` and `lse` one of `lses` (same data,
+ * type and strides); any other overlap is ATTN_E_OVERLAP.
  *
  * Finished on return on a CPU context. Allocates nothing. Thread-safe on different outputs.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (num_parts, lse_base, a sink that is NaN or +inf);

@@ -2,9 +2,9 @@
 /**
  * @file mla.h  Multi-head Latent Attention over a cache of latent rows.   (experimental: declared, not built in yet)
  *
- * The cache holds one row per token, c_j = (latent [kv_lora_rank], rotary [qk_rope_head_dim]), shared by all heads. Every
- * call here returns ATTN_E_UNSUPPORTED, which names it, until latent attention is built; the declarations are the shape
- * that it will have. A plan for a latent problem is made by attn_plan_create() and scheduled as any other.
+ * The cache holds one row per token, c_j = (latent [kv_lora_rank], rotary [qk_rope_head_dim]), shared by all heads.
+ * Every call here returns ATTN_E_UNSUPPORTED, which names it, until latent attention is built; the declarations are
+ * the shape that it will have. A plan for a latent problem is made by attn_plan_create() and scheduled as any other.
  */
 #ifndef ATTN_MLA_H
 #define ATTN_MLA_H

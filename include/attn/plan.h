@@ -41,9 +41,9 @@ typedef enum attn_split_rule {
 
 /** Options of a plan. Start from ATTN_PLAN_OPTIONS_INIT. */
 typedef struct attn_plan_options {
-  uint32_t size;              /**< sizeof(attn_plan_options) */
-  const char *backend;        /**< NULL, "" or "auto": the selector (and ATTN_BACKEND); else obeyed or refused */
-  int32_t num_splits;         /**< pieces each row's keys are cut into, 1 to 4096, capped so that no piece is shorter than
+  uint32_t size;       /**< sizeof(attn_plan_options) */
+  const char *backend; /**< NULL, "" or "auto": the selector (and ATTN_BACKEND); else obeyed or refused */
+  int32_t num_splits;  /**< pieces each row's keys are cut into, 1 to 4096, capped so that no piece is shorter than
                                    one tile; 0: automatic. REFERENCE accepts any and always uses 1. With
                                    batch_invariant the cuts are at fixed positions and only 0 is accepted */
   attn_split_rule split_rule; /**< 0: default */
@@ -59,7 +59,8 @@ typedef struct attn_plan attn_plan;
  * Make a plan. Everything that can be refused for the problem's sake is refused here, by name, before anything is
  * allocated or launched.
  *
- * `limits` is required, `options` may be NULL; both are copied. *plan belongs to the caller: attn_plan_destroy(), before the context.
+ * `limits` is required, `options` may be NULL; both are copied. *plan belongs to the caller: attn_plan_destroy(),
+ * before the context.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE; ATTN_E_DTYPE; ATTN_E_NAME, ATTN_E_BACKEND,
  *         ATTN_E_UNSUPPORTED (see attn_select()); ATTN_E_OVERFLOW (workspace beyond 64 bits); ATTN_E_NOMEM.
  */
@@ -100,7 +101,7 @@ typedef struct attn_workspace {
 typedef struct attn_batch {
   uint32_t size;                   /**< sizeof(attn_batch) */
   const DLTensor *query_start_loc; /**< [seqs + 1]  int32: starts at 0, does not fall; the last entry is the batch's
-                                        token count. Sequence s owns rows query_start_loc[s] .. query_start_loc[s + 1] */
+                                        token count. Sequence s owns the rows from its entry to the next one */
   const DLTensor *seq_lens;        /**< [seqs]  int32, >= 0: keys per sequence, this call's tokens included. Required
                                         with a cache; must be NULL without one. q_len may exceed it */
   const DLTensor *kv_start_loc;    /**< [seqs + 1]  int32: packed K/V of cross attention without a cache. NULL there:
@@ -112,8 +113,8 @@ typedef struct attn_batch {
  * Prepare one step from host lengths: checks them, cuts the work, writes the schedule into the workspace.
  *
  * The schedule stays valid for any number of runs until the next schedule into the same workspace. Allocates nothing.
- * @param workspace  NULL: the plan's own (options.own_workspace); one given is used instead of it. A scheduled workspace
- *                   holds addresses into itself: moved or copied elsewhere it counts as not scheduled
+ * @param workspace  NULL: the plan's own (options.own_workspace); one given is used instead of it. A scheduled
+ *                   workspace holds addresses into itself: moved or copied elsewhere it counts as not scheduled
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_DTYPE; ATTN_E_STRIDE; ATTN_E_ALIGN;
  *         ATTN_E_TENSOR_DEVICE; ATTN_E_INDEX (an entry negative or falling); ATTN_E_CAPACITY (beyond the plan's
  *         limits); ATTN_E_WORKSPACE (too small, with the bytes needed); ATTN_E_STATE (no workspace given or owned).
@@ -123,7 +124,7 @@ ATTN_API ATTN_NODISCARD attn_status attn_plan_schedule(const attn_plan *plan, co
 
 /** What the last schedule into a workspace decided. Start from ATTN_SCHEDULE_INFO_INIT. */
 typedef struct attn_schedule_info {
-  uint32_t size;      /**< sizeof(attn_schedule_info) */
+  uint32_t size; /**< sizeof(attn_schedule_info) */
   int32_t num_seqs;
   int64_t num_tokens; /**< query_start_loc[seqs] */
   int32_t splits;     /**< the most pieces that any row's keys are cut into in this batch */
@@ -169,14 +170,14 @@ typedef struct attn_run_args {
 /**
  * Compute one layer of the scheduled step (the equation is in problem.h).
  *
- * Products accumulate in fp32 or wider whatever the storage; the result is rounded once to the output's type. Same plan,
- * same input: same bits. Finished on return on a CPU context; allocates nothing. May run from several threads at once,
- * each with its own workspace and outputs. Outputs may not overlap anything else.
+ * Products accumulate in fp32 or wider whatever the storage; the result is rounded once to the output's type. Same
+ * plan, same input: same bits. Finished on return on a CPU context; allocates nothing. May run from several threads
+ * at once, each with its own workspace and outputs. Outputs may not overlap anything else.
  *
- * Bytes that no visible position names never influence a result, whatever bits they hold: positions at or beyond kv_len,
- * positions masked for every row of their sequence, blocks of other sequences, surplus table columns.
- * @return ATTN_OK; ATTN_E_NULL (a tensor that the problem demands is missing, or one is given that it does not declare);
- *         ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE; ATTN_E_TENSOR_DEVICE;
+ * Bytes that no visible position names never influence a result, whatever bits they hold: positions at or beyond
+ * kv_len, positions masked for every row of their sequence, blocks of other sequences, surplus table columns.
+ * @return ATTN_OK; ATTN_E_NULL (a tensor that the problem demands is missing, or one is given that it does not
+ *         declare); ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE; ATTN_E_TENSOR_DEVICE;
  *         ATTN_E_OVERLAP; ATTN_E_INDEX (block id outside the pool at a visible position, length beyond the table,
  *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite); ATTN_E_WORKSPACE;
  *         ATTN_E_STATE (this workspace holds no schedule of this plan). Nothing was written.

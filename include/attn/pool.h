@@ -41,7 +41,7 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_create(const attn_pool_options *op
 /** Destroy a pool. NULL is allowed. */
 ATTN_API void attn_pool_destroy(attn_pool *pool);
 
-/* ---- Blocks ------------------------------------------------------------------------------------------------------- */
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 /** Blocks that attn_pool_allocate() can still hand out. */
 ATTN_API int32_t attn_pool_num_free(const attn_pool *pool);
@@ -66,11 +66,11 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_retain(attn_pool *pool, int32_t bl
 /** Drop a reference; at 0 the block is free. @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (null block, free, outside). */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_release(attn_pool *pool, int32_t block, attn_message *message);
 
-/* ---- Sequences ---------------------------------------------------------------------------------------------------- */
+/* ---- Sequences --------------------------------------------------------------------------------------------------- */
 
 /**
- * Grow a sequence by `count` tokens, taking blocks as needed, and write their slots. A slot that has no tokens yet starts
- * a new sequence. All or nothing.
+ * Grow a sequence by `count` tokens, taking blocks as needed, and write their slots. A slot that has no tokens yet
+ * starts a new sequence. All or nothing.
  *
  *     slot_mapping[i] = table[p / block_size] * block_size + p % block_size,   p = old length + i
  *
@@ -79,8 +79,8 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_release(attn_pool *pool, int32_t b
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_RANGE (count < 0); ATTN_E_INDEX (seq); ATTN_E_CAPACITY (beyond max_seq_blocks);
  *         ATTN_E_FULL (the message names wanted and free blocks; the sequence is as before).
  */
-ATTN_API ATTN_NODISCARD attn_status attn_pool_append(attn_pool *pool, int32_t seq, int32_t count,
-                                                     int64_t *slot_mapping, attn_message *message);
+ATTN_API ATTN_NODISCARD attn_status attn_pool_append(attn_pool *pool, int32_t seq, int32_t count, int64_t *slot_mapping,
+                                                     attn_message *message);
 
 /** Free a sequence: drop its references, length 0. @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (seq). */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_free_seq(attn_pool *pool, int32_t seq, attn_message *message);
@@ -97,8 +97,8 @@ ATTN_API int32_t attn_pool_blocks_needed(const attn_pool *pool, int32_t seq, int
  * @param seqs         [num_seqs]
  * @param block_table  [num_seqs, width] int32, compact, written; width >= the longest row's blocks
  * @param seq_lens     [num_seqs] int32, written; may be NULL
- * @return ATTN_OK; ATTN_E_NULL; ATTN_E_RANGE (num_seqs or width < 0); ATTN_E_INDEX (a seq); ATTN_E_SHAPE (width too small,
- *         the message names the width needed). Nothing is written on failure.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_RANGE (num_seqs or width < 0); ATTN_E_INDEX (a seq); ATTN_E_SHAPE (width too
+ *         small, the message names the width needed). Nothing is written on failure.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_block_table(const attn_pool *pool, int32_t num_seqs, const int32_t *seqs,
                                                           int32_t width, int32_t *block_table, int32_t *seq_lens,
@@ -112,7 +112,7 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_block_table(const attn_pool *pool,
  */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_check(const attn_pool *pool, attn_message *message);
 
-/* ---- Sharing (declared; not built in yet: each returns ATTN_E_UNSUPPORTED) ----------------------------------------- */
+/* ---- Sharing (declared; not built in yet: each returns ATTN_E_UNSUPPORTED) --------------------------------------- */
 
 /** Start `child` as a copy of `parent` that shares its blocks (copy-on-write). @return ATTN_E_UNSUPPORTED. */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_fork(attn_pool *pool, int32_t parent, int32_t child,

@@ -73,34 +73,36 @@ typedef struct attn_problem {
   int32_t has_bias;          /**< 1: the run gives bias [tokens, num_q_heads or 1, >= longest kv_len] */
   int32_t has_prefix_ranges; /**< 1: the run gives prefix_ranges [seqs, n, 2] */
   int32_t has_causal_per_seq; /**< 1: the run gives causal_per_seq [seqs], which overrides `causal` */
-  int32_t wants_lse;         /**< 1: the run gives lse [tokens, num_q_heads] to be written; 0: it must not */
-  int32_t batch_invariant;   /**< 1: a row's bits depend on nothing but its own q, keys and values (docs/numerics.md) */
-  int32_t context_parallel;  /**< ranks of decode context parallelism; 0 or 1: none. More: not built in yet */
-  int32_t cascade;           /**< must be 0: cascade attention is refused by name; merge shared prefixes by attn_merge */
-  int32_t output_block;      /**< 0; 64 or 128: block-scaled fp8 output (not built in yet) */
-  int32_t kv_lora_rank;      /**< > 0: a latent problem (mla.h; not built in yet) */
-  int32_t qk_rope_head_dim;  /**< latent problems */
-  int32_t qk_nope_head_dim;  /**< latent problems, expanded form */
-  int32_t mla_v_head_dim;    /**< latent problems, expanded form */
-  attn_dtype rotary_dtype;   /**< latent problems: type of the rotary elements of quantised rows */
+  int32_t wants_lse;          /**< 1: the run gives lse [tokens, num_q_heads] to be written; 0: it must not */
+  int32_t batch_invariant;  /**< 1: a row's bits depend on nothing but its own q, keys and values (docs/numerics.md) */
+  int32_t context_parallel; /**< ranks of decode context parallelism; 0 or 1: none. More: not built in yet */
+  int32_t cascade;          /**< must be 0: cascade attention is refused by name; merge shared prefixes by attn_merge */
+  int32_t output_block;     /**< 0; 64 or 128: block-scaled fp8 output (not built in yet) */
+  int32_t kv_lora_rank;     /**< > 0: a latent problem (mla.h; not built in yet) */
+  int32_t qk_rope_head_dim; /**< latent problems */
+  int32_t qk_nope_head_dim; /**< latent problems, expanded form */
+  int32_t mla_v_head_dim;   /**< latent problems, expanded form */
+  attn_dtype rotary_dtype;  /**< latent problems: type of the rotary elements of quantised rows */
 } attn_problem;
 
 /** kv_source .. block_size 0, scale and softcap 0 (scale must be set), causal 1, both window bounds -1, the rest 0. */
 #define ATTN_PROBLEM_INIT                                                                                              \
-  {sizeof(attn_problem), ATTN_KV_CACHE, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT, ATTN_DTYPE_DEFAULT, ATTN_DTYPE_DEFAULT,        \
-   ATTN_FORMAT_AUTO, ATTN_FORMAT_AUTO, ATTN_LAYOUT_NHD, 0, 0, 0.0f, 0.0f, 1, -1, -1, 0, 0, 0, ATTN_ALIBI_NONE,         \
-   0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT}
+  {                                                                                                                    \
+    sizeof(attn_problem), ATTN_KV_CACHE, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT, ATTN_DTYPE_DEFAULT, ATTN_DTYPE_DEFAULT,       \
+        ATTN_FORMAT_AUTO, ATTN_FORMAT_AUTO, ATTN_LAYOUT_NHD, 0, 0, 0.0f, 0.0f, 1, -1, -1, 0, 0, 0, ATTN_ALIBI_NONE, 0, \
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT                                                         \
+  }
 
 /**
  * Check a problem alone, before any context exists: every field against its values and against the others.
  *
  * attn_explain() and attn_plan_create() do the same first. Thread-safe; allocates nothing.
- * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE; ATTN_E_DTYPE; ATTN_E_UNSUPPORTED (cascade, and what is
- *         "not built in yet" above); the message names the field, its value and what is accepted.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE; ATTN_E_DTYPE; ATTN_E_UNSUPPORTED (cascade, and what
+ *         is "not built in yet" above); the message names the field, its value and what is accepted.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_problem_check(const attn_problem *problem, attn_message *message);
 
-/* ---- Helpers ------------------------------------------------------------------------------------------------------ */
+/* ---- Helpers ----------------------------------------------------------------------------------------------------- */
 
 /** 1 / sqrt(head_size), rounded once to float; 0 (which every problem refuses) when head_size < 1. */
 ATTN_API float attn_softmax_scale(int32_t head_size);
@@ -108,8 +110,8 @@ ATTN_API float attn_softmax_scale(int32_t head_size);
 /**
  * Window bounds from a count of keys that includes the query's own: W -> (W - 1, 0). A count of 1 sees itself alone.
  *
- * @return ATTN_OK, and *window_left, *window_right set; ATTN_E_NULL; ATTN_E_RANGE when num_keys < 1 (for "no window" use
- *         -1 as bounds; a count of 0 is refused because engines disagree on what it means).
+ * @return ATTN_OK, and *window_left, *window_right set; ATTN_E_NULL; ATTN_E_RANGE when num_keys < 1 (for "no window"
+ *         use -1 as bounds; a count of 0 is refused because engines disagree on what it means).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_window_from_count(int32_t num_keys, int32_t *window_left,
                                                            int32_t *window_right, attn_message *message);

@@ -22,7 +22,8 @@ template <typename Struct> inline Struct attn_init() {
 }
 #define ATTN_INIT(type) attn_init<type>()
 #else
-#define ATTN_INIT(type) {.size = sizeof(type)}
+#define ATTN_INIT(type)                                                                                                \
+  { .size = sizeof(type) }
 #endif
 
 #ifdef __cplusplus

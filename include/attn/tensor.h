@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 /**
- * The one list of element types: X(name, value, spelling, bytes, DLPack code, bits). The spelling is the one of messages
- * and of the request file's keys.
+ * The one list of element types: X(name, value, spelling, bytes, DLPack code, bits). The spelling is the one of
+ * messages and of the request file's keys.
  */
 #define ATTN_DTYPE_LIST(X)                                                                                             \
   X(ATTN_DTYPE_FLOAT32, 1, "float32", 4, kDLFloat, 32)                                                                 \

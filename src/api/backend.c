@@ -56,8 +56,7 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
   if (made == NULL) {
     return attn_fail(message, ATTN_E_NOMEM, "context: %lu bytes could not be allocated", (unsigned long)sizeof *made);
   }
-  attn_status status =
-      attn_threads_create(&made->threads, o.num_threads > 0 ? o.num_threads : 1, o.executor, message);
+  attn_status status = attn_threads_create(&made->threads, o.num_threads > 0 ? o.num_threads : 1, o.executor, message);
   if (status != ATTN_OK) {
     free(made);
     return status;

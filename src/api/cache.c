@@ -78,8 +78,9 @@ static attn_status lay_out(const attn_cache_desc *d, const char *what, attn_form
   }
   if (block_bytes != 0) {
     if (block_bytes < 0 || (uint64_t)block_bytes < block * element || (uint64_t)block_bytes % element != 0) {
-      return attn_fail(message, ATTN_E_RANGE, "desc.%s_block_bytes: %lld, accepted: 0, or a multiple of %lu of %llu or more",
-                       what, (long long)block_bytes, (unsigned long)element, (unsigned long long)(block * element));
+      return attn_fail(message, ATTN_E_RANGE,
+                       "desc.%s_block_bytes: %lld, accepted: 0, or a multiple of %lu of %llu or more", what,
+                       (long long)block_bytes, (unsigned long)element, (unsigned long long)(block * element));
     }
     block = (uint64_t)block_bytes / element;
   }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_move.c: attn_cache_write() and attn_cache_gather() at the border. Lists are judged in full before a byte moves. */
+/* cache_move.c: attn_cache_write() and attn_cache_gather() at the border. Lists are judged in full before a byte
+   moves. */
 #include <string.h>
 
 #include "api/pool_view.h"
@@ -47,11 +48,12 @@ static attn_status check_switches(int32_t unchecked, attn_layout layout, attn_me
   return ATTN_OK;
 }
 
-/* ---- write -------------------------------------------------------------------------------------------------------- */
+/* ---- write ------------------------------------------------------------------------------------------------------- */
 
 static attn_status refuse_latent_write(const attn_cache_write_args *args, attn_message *message) {
   if (args->kv_cache != NULL || args->kv_c != NULL || args->k_pe != NULL || args->kv_scale != NULL) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "kv_cache: latent pools are not built in; accepted: k_cache, v_cache");
+    return attn_fail(message, ATTN_E_UNSUPPORTED,
+                     "kv_cache: latent pools are not built in; accepted: k_cache, v_cache");
   }
   ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", "float formats have no scales", message));
   return attn_refuse_tensor(args->v_scale, "v_scale", "float formats have no scales", message);
@@ -123,8 +125,8 @@ static attn_status check_write_overlaps(const attn_write_view *view, attn_messag
   return attn_refuse_overlap(&view->v_cache, "v_cache", &view->slot_mapping, "slot_mapping", message);
 }
 
-/* Slots of one window of the pool, as bits. Twice the same slot is found without memory that grows with the list: the list
-   is read once per window that holds any slot. */
+/* Slots of one window of the pool, as bits. Twice the same slot is found without memory that grows with the list: the
+   list is read once per window that holds any slot. */
 #define WINDOW_SLOTS ((int64_t)1 << 16)
 
 static attn_status check_duplicates(const attn_view *slots, attn_message *message) {
@@ -166,8 +168,9 @@ static attn_status check_slots(const attn_write_view *view, attn_message *messag
   for (int64_t i = 0; i < view->num_slots; i++) {
     int64_t slot = int64_at(&view->slot_mapping, i);
     if (slot >= view->capacity + (attn_fault(ATTN_FAULT_SLOT_LIMIT) ? 1 : 0)) {
-      return attn_fail(message, ATTN_E_INDEX, "slot_mapping[%lld]: %lld, accepted: below %lld (blocks * block size), or "
-                                              "negative for none",
+      return attn_fail(message, ATTN_E_INDEX,
+                       "slot_mapping[%lld]: %lld, accepted: below %lld (blocks * block size), or "
+                       "negative for none",
                        (long long)i, (long long)slot, (long long)view->capacity);
     }
   }
@@ -195,11 +198,12 @@ attn_status attn_cache_write(attn_context *context, const attn_cache_write_args 
   return backend->cache_write(context, &view, message);
 }
 
-/* ---- gather ------------------------------------------------------------------------------------------------------- */
+/* ---- gather ------------------------------------------------------------------------------------------------------ */
 
 static attn_status refuse_latent_gather(const attn_cache_gather_args *args, attn_message *message) {
   if (args->kv_cache != NULL || args->kv != NULL || args->kv_scale != NULL) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "kv_cache: latent pools are not built in; accepted: k_cache, v_cache");
+    return attn_fail(message, ATTN_E_UNSUPPORTED,
+                     "kv_cache: latent pools are not built in; accepted: k_cache, v_cache");
   }
   ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", "float formats have no scales", message));
   return attn_refuse_tensor(args->v_scale, "v_scale", "float formats have no scales", message);
@@ -234,7 +238,8 @@ static attn_status check_lengths(const attn_gather_view *view, int64_t *rows, at
     int64_t len = int32_at(&view->seq_lens, s);
     int64_t start = start_of(view, s);
     if (len < 0) {
-      return attn_fail(message, ATTN_E_INDEX, "seq_lens[%lld]: %lld, accepted: 0 or more", (long long)s, (long long)len);
+      return attn_fail(message, ATTN_E_INDEX, "seq_lens[%lld]: %lld, accepted: 0 or more", (long long)s,
+                       (long long)len);
     }
     if (start < 0 || start > len) {
       return attn_fail(message, ATTN_E_INDEX, "seq_starts[%lld]: %lld, accepted: 0 to seq_lens (%lld)", (long long)s,
@@ -255,8 +260,9 @@ static attn_status check_reach(const attn_gather_view *view, attn_message *messa
     }
     int64_t columns = attn_ceil_div(len, view->block_size);
     if (columns > view->block_table.shape[1]) {
-      return attn_fail(message, ATTN_E_INDEX, "seq_lens[%lld]: %lld keys, the block_table's %lld columns of %d hold %lld",
-                       (long long)s, (long long)len, (long long)view->block_table.shape[1], (int)view->block_size,
+      return attn_fail(message, ATTN_E_INDEX,
+                       "seq_lens[%lld]: %lld keys, the block_table's %lld columns of %d hold %lld", (long long)s,
+                       (long long)len, (long long)view->block_table.shape[1], (int)view->block_size,
                        (long long)(view->block_table.shape[1] * view->block_size));
     }
     const unsigned char *row = view->block_table.data + s * view->block_table.stride[0];
@@ -301,11 +307,10 @@ static attn_status view_pools(const attn_cache_gather_args *args, int64_t rows, 
   if (args->k_cache != NULL && args->v_cache != NULL &&
       (view->v_cache.shape[0] != pool->shape[0] || view->v_cache.shape[1] != pool->shape[1] ||
        view->v_cache.shape[2] != pool->shape[2])) {
-    return attn_fail(message, ATTN_E_SHAPE,
-                     "v_cache: %lld blocks of %lld and %lld heads, expected k_cache's %lld, %lld and %lld",
-                     (long long)view->v_cache.shape[0], (long long)view->v_cache.shape[1],
-                     (long long)view->v_cache.shape[2], (long long)pool->shape[0], (long long)pool->shape[1],
-                     (long long)pool->shape[2]);
+    return attn_fail(
+        message, ATTN_E_SHAPE, "v_cache: %lld blocks of %lld and %lld heads, expected k_cache's %lld, %lld and %lld",
+        (long long)view->v_cache.shape[0], (long long)view->v_cache.shape[1], (long long)view->v_cache.shape[2],
+        (long long)pool->shape[0], (long long)pool->shape[1], (long long)pool->shape[2]);
   }
   if (pool->shape[1] < 1 || pool->shape[1] > INT32_MAX) {
     return attn_fail(message, ATTN_E_SHAPE, "%s: block size %lld, accepted: 1 to 2147483647",

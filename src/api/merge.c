@@ -70,8 +70,8 @@ static attn_status check_part(const attn_merge_args *args, const attn_merge_view
   attn_view lse;
   int64_t shape[3] = {view->num_tokens, view->num_heads, view->size};
   ATTN_TRY(attn_view_make(&out, args->outs[r], out_name, ATTN_READ, ATTN_DTYPE_FLOATS, 3, shape, message));
-  ATTN_TRY(attn_view_make(&lse, args->lses[r], lse_name, ATTN_READ, ATTN_DTYPE_BIT(ATTN_DTYPE_FLOAT32), 2, shape,
-                          message));
+  ATTN_TRY(
+      attn_view_make(&lse, args->lses[r], lse_name, ATTN_READ, ATTN_DTYPE_BIT(ATTN_DTYPE_FLOAT32), 2, shape, message));
   ATTN_TRY(check_alias(&view->out, "out", &out, out_name, message));
   ATTN_TRY(check_alias(&view->lse, "lse", &lse, lse_name, message));
   ATTN_TRY(attn_refuse_overlap(&view->out, "out", &lse, lse_name, message));

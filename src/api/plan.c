@@ -27,12 +27,13 @@ attn_status attn_plan_cost_of(const attn_context *context, const attn_backend *b
                               size_t *step_bytes, size_t *workspace_bytes, attn_message *message) {
   memset(cost, 0, sizeof *cost);
   ATTN_TRY(backend->cost(context, problem, limits, options, cost, message));
-  uint64_t step = attn_round_up(attn_round_up(sizeof(attn_step), 64) + 3 * list_bytes(limits->max_seqs),
-                                ATTN_WORKSPACE_ALIGN);
+  uint64_t step =
+      attn_round_up(attn_round_up(sizeof(attn_step), 64) + 3 * list_bytes(limits->max_seqs), ATTN_WORKSPACE_ALIGN);
   uint64_t total;
   if (attn_add_overflow(step, cost->scratch_bytes, &total) || total > (uint64_t)(SIZE_MAX / 2)) {
-    return attn_fail(message, ATTN_E_OVERFLOW, "workspace: its bytes do not fit this machine; lower the limits or "
-                                               "num_splits");
+    return attn_fail(message, ATTN_E_OVERFLOW,
+                     "workspace: its bytes do not fit this machine; lower the limits or "
+                     "num_splits");
   }
   *step_bytes = (size_t)step;
   *workspace_bytes = (size_t)attn_round_up(total, ATTN_WORKSPACE_ALIGN);
@@ -172,15 +173,16 @@ attn_status attn_step_of(const attn_plan *plan, const attn_workspace *workspace,
   ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
   const attn_step *found = (const attn_step *)(const void *)data;
   if (found->magic != STEP_MAGIC || found->self != found || found->fingerprint != plan->fingerprint) {
-    return attn_fail(message, ATTN_E_STATE,
-                     "workspace: holds no schedule of this plan, or was moved since; call attn_plan_schedule with it first");
+    return attn_fail(
+        message, ATTN_E_STATE,
+        "workspace: holds no schedule of this plan, or was moved since; call attn_plan_schedule with it first");
   }
   *step = found;
   *scratch = data + plan->step_bytes;
   return ATTN_OK;
 }
 
-/* ---- schedule ----------------------------------------------------------------------------------------------------- */
+/* ---- schedule ---------------------------------------------------------------------------------------------------- */
 
 static int32_t entry(const attn_view *list, int64_t i) {
   int32_t value;

@@ -47,8 +47,8 @@ static attn_status refuse_not_built(const attn_run_args *args, attn_message *mes
 static attn_status at_least_tokens(const attn_view *view, const char *name, const attn_step *step,
                                    attn_message *message) {
   if (view->shape[0] < step->num_tokens) {
-    return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected the batch's %lld tokens or more", name,
-                     (long long)view->shape[0], (long long)step->num_tokens);
+    return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected the batch's %lld tokens or more",
+                     name, (long long)view->shape[0], (long long)step->num_tokens);
   }
   return ATTN_OK;
 }
@@ -99,7 +99,8 @@ static attn_status view_cache(const attn_plan *plan, const attn_run_args *args, 
   const char *why = "the problem reads keys and values from the cache";
   ATTN_TRY(attn_refuse_tensor(args->k, "k", why, message));
   ATTN_TRY(attn_refuse_tensor(args->v, "v", why, message));
-  attn_pool_shape shape = {p->layout, ATTN_DTYPE_BIT(attn_format_storage(p->k_format)), ATTN_ANY, p->block_size,
+  attn_pool_shape shape = {p->layout,       ATTN_DTYPE_BIT(attn_format_storage(p->k_format)),
+                           ATTN_ANY,        p->block_size,
                            p->num_kv_heads, p->qk_head_size};
   ATTN_TRY(view_pool(&view->k_cache, args->k_cache, "k_cache", &shape, "problem.k_format", message));
   shape.num_blocks = view->k_cache.shape[0];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_lists.c: see run_lists.h. Block ids are judged by column: a good id costs one comparison; a bad one is an error only
-   if some row sees a position of its block, which the mask's hull answers quickly for columns left and right of it. */
+/* run_lists.c: see run_lists.h. Block ids are judged by column: a good id costs one comparison; a bad one is an error
+   only if some row sees a position of its block, which the mask's hull answers quickly for columns outside. */
 #include "api/run_lists.h"
 
 #include <math.h>
@@ -51,8 +51,9 @@ static attn_status check_ranges(const attn_view *ranges, attn_message *message) 
       int32_t begin = int32_at(range);
       int32_t end = int32_at(range + ranges->stride[2]);
       if (begin > end && !attn_fault(ATTN_FAULT_RANGE_REVERSED)) {
-        return attn_fail(message, ATTN_E_INDEX, "prefix_ranges[%lld][%lld]: [%d, %d) is reversed, accepted: begin <= end",
-                         (long long)s, (long long)i, (int)begin, (int)end);
+        return attn_fail(message, ATTN_E_INDEX,
+                         "prefix_ranges[%lld][%lld]: [%d, %d) is reversed, accepted: begin <= end", (long long)s,
+                         (long long)i, (int)begin, (int)end);
       }
     }
   }
@@ -65,8 +66,8 @@ static int hidden_by_bias(const attn_run_view *view, int64_t token, int64_t key)
     return 0;
   }
   for (int64_t h = 0; h < view->bias.shape[1]; h++) {
-    float value =
-        float_at(view->bias.data + token * view->bias.stride[0] + h * view->bias.stride[1] + key * view->bias.stride[2]);
+    float value = float_at(view->bias.data + token * view->bias.stride[0] + h * view->bias.stride[1] +
+                           key * view->bias.stride[2]);
     if (!(isinf(value) && value < 0)) {
       return 0;
     }

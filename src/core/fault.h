@@ -81,7 +81,7 @@ typedef enum attn_fault_id {
 #define ATTN_FAULT_ENUM(name, spelling, what) name,
   ATTN_FAULT_LIST(ATTN_FAULT_ENUM)
 #undef ATTN_FAULT_ENUM
-  ATTN_FAULT_COUNT
+      ATTN_FAULT_COUNT
 } attn_fault_id;
 
 #if defined(ATTN_TEST_FAULTS) && ATTN_TEST_FAULTS

@@ -118,8 +118,8 @@ attn_interval attn_mask_hull(const attn_mask *mask, int64_t q_begin, int64_t q_e
   if (q_end <= q_begin) {
     return hull;
   }
-  /* both ends of the base interval rise with q, so the first and the last row bound it; rows whose interval is empty can
-     only widen the hull */
+  /* both ends of the base interval rise with q, so the first and the last row bound it; rows whose interval is empty
+     can only widen the hull */
   attn_interval first = attn_mask_base(mask, q_begin);
   attn_interval last = attn_mask_base(mask, q_end - 1);
   hull.begin = first.begin;

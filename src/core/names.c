@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names.c: the public lists (status codes, element types, formats, devices, verdicts) as strings, all from their one list
-   in the public headers. */
+/* names.c: the public lists (status codes, element types, formats, devices, verdicts) as strings, all from their one
+   list in the public headers. */
 #include <string.h>
 
 #include "attn/attn.h"

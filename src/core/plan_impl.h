@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_impl.h: what stands behind the opaque types, and the interface between the API layer and a backend.
  *
- * The API layer checks everything, resolves every default and hands views to the backend; a backend never sees a DLTensor
- * and never checks an argument again. Backends allocate nothing after attn_plan_create(): what they need per step and per
- * run lies in the workspace, behind the core's own part (the copied lists of the batch).
+ * The API layer checks everything, resolves every default and hands views to the backend; a backend never sees a
+ * DLTensor and never checks an argument again. Backends allocate nothing after attn_plan_create(): what they need per
+ * step and per run lies in the workspace, behind the core's own part (the copied lists of the batch).
  */
 #ifndef ATTN_CORE_PLAN_IMPL_H
 #define ATTN_CORE_PLAN_IMPL_H
@@ -40,8 +40,8 @@ typedef struct attn_step {
   int32_t splits;
   int64_t num_tokens;
   int64_t work_items;
-  int64_t max_kv_len;      /* longest kv_len of the batch */
-  int64_t num_kv_tokens;   /* packed keys of a direct problem: rows that k and v must have */
+  int64_t max_kv_len;       /* longest kv_len of the batch */
+  int64_t num_kv_tokens;    /* packed keys of a direct problem: rows that k and v must have */
   int32_t *query_start_loc; /* [num_seqs + 1] */
   int32_t *kv_lens;         /* [num_seqs] */
   int32_t *kv_start_loc;    /* [num_seqs + 1] packed K/V of a direct problem; NULL with a cache */
@@ -52,12 +52,12 @@ typedef struct attn_step {
 typedef struct attn_run_view {
   const attn_problem *problem; /* resolved: no field left at "default" */
   const attn_step *step;
-  int32_t unchecked; /* 1: ids outside the pool and missing columns count as masked */
-  attn_view q;       /* [tokens, q heads, qk size] */
-  attn_view k;       /* direct: [kv tokens, kv heads, qk size] */
-  attn_view v;       /* direct: [kv tokens, kv heads, v size] */
-  attn_view k_cache; /* cache: [blocks, block size, kv heads, qk size] */
-  attn_view v_cache; /* cache: [blocks, block size, kv heads, v size] */
+  int32_t unchecked;        /* 1: ids outside the pool and missing columns count as masked */
+  attn_view q;              /* [tokens, q heads, qk size] */
+  attn_view k;              /* direct: [kv tokens, kv heads, qk size] */
+  attn_view v;              /* direct: [kv tokens, kv heads, v size] */
+  attn_view k_cache;        /* cache: [blocks, block size, kv heads, qk size] */
+  attn_view v_cache;        /* cache: [blocks, block size, kv heads, v size] */
   attn_view block_table;    /* [seqs, width] int32 */
   attn_view alibi_slopes;   /* [q heads] float32 */
   attn_view sinks;          /* [q heads] float32 */
@@ -72,9 +72,9 @@ typedef struct attn_run_view {
 typedef struct attn_write_view {
   int64_t num_slots;
   int32_t block_size;
-  int64_t capacity;       /* num_blocks * block_size */
-  attn_view k, v;         /* [tokens, heads, size] */
-  attn_view slot_mapping; /* [n] int64 */
+  int64_t capacity;           /* num_blocks * block_size */
+  attn_view k, v;             /* [tokens, heads, size] */
+  attn_view slot_mapping;     /* [n] int64 */
   attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
 } attn_write_view;
 
@@ -104,8 +104,8 @@ typedef struct attn_merge_view {
 
 /* What a plan costs, before it is made. */
 typedef struct attn_plan_cost {
-  uint64_t scratch_bytes;        /* the backend's part of the workspace */
-  uint64_t excess_bytes;         /* of these, what forced splits add */
+  uint64_t scratch_bytes; /* the backend's part of the workspace */
+  uint64_t excess_bytes;  /* of these, what forced splits add */
   uint64_t on_chip_bytes;
   int32_t preferred_block_size;
   int32_t max_splits;
@@ -133,15 +133,15 @@ struct attn_backend {
 struct attn_plan {
   attn_context *context;
   const attn_backend *backend;
-  attn_problem problem;     /* resolved */
-  attn_plan_limits limits;  /* resolved */
-  int32_t num_splits;       /* asked for; 0: automatic */
+  attn_problem problem;    /* resolved */
+  attn_plan_limits limits; /* resolved */
+  int32_t num_splits;      /* asked for; 0: automatic */
   attn_split_rule split_rule;
   attn_plan_cost cost;
-  size_t step_bytes;        /* the core's part of the workspace; the backend's scratch follows */
+  size_t step_bytes; /* the core's part of the workspace; the backend's scratch follows */
   size_t workspace_bytes;
-  void *own_workspace;      /* or NULL */
-  uint64_t fingerprint;     /* of its address and all that a schedule depends on */
+  void *own_workspace;  /* or NULL */
+  uint64_t fingerprint; /* of its address and all that a schedule depends on */
   char reason[ATTN_REASON_BYTES];
 };
 

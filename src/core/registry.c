@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OURS(name, device, backend, plays, summary) {name, device, 0, backend, "", plays, summary}
-#define FOREIGN(name, device, part, summary) {name, device, 1, NULL, part, "", summary}
+#define OURS(name, device, backend, plays, summary)                                                                    \
+  { name, device, 0, backend, "", plays, summary }
+#define FOREIGN(name, device, part, summary)                                                                           \
+  { name, device, 1, NULL, part, "", summary }
 
 const attn_registry_row attn_registry[] = {
     OURS("CPU_ATTN", ATTN_DEVICE_CPU, &attn_cpu_backend, "the CPU/XPU fallback",
@@ -92,9 +94,8 @@ static attn_verdict judge_absent(const attn_registry_row *row, attn_device_kind 
   return ATTN_VERDICT_NOT_BUILT;
 }
 
-attn_verdict attn_registry_judge(const attn_registry_row *row, const attn_context *context,
-                                 const attn_problem *problem, const attn_plan_options *options,
-                                 char reason[ATTN_REASON_BYTES]) {
+attn_verdict attn_registry_judge(const attn_registry_row *row, const attn_context *context, const attn_problem *problem,
+                                 const attn_plan_options *options, char reason[ATTN_REASON_BYTES]) {
   if (row->foreign || row->backend == NULL || row->device != context->device) {
     return judge_absent(row, context->device, reason);
   }
@@ -155,8 +156,8 @@ attn_status attn_registry_forced(const attn_context *context, const char *name, 
 }
 
 /* The first failing condition of every backend of the device, for the refusal. */
-static attn_status none_able(const attn_context *context, const attn_problem *problem,
-                             const attn_plan_options *options, attn_message *message) {
+static attn_status none_able(const attn_context *context, const attn_problem *problem, const attn_plan_options *options,
+                             attn_message *message) {
   char all[ATTN_MESSAGE_BYTES];
   size_t used = 0;
   all[0] = '\0';

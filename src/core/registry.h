@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.h: the names that can be asked for, and the selector. One const table drives listing, forcing, explaining. */
+/* registry.h: the names that can be asked for, and the selector. One const table drives listing, forcing, explaining.
+   */
 #ifndef ATTN_CORE_REGISTRY_H
 #define ATTN_CORE_REGISTRY_H
 
@@ -11,8 +12,8 @@ typedef struct attn_registry_row {
   attn_device_kind device;
   int foreign;
   const attn_backend *backend;
-  const char *part;    /* foreign: our backend that plays its part once it is built */
-  const char *plays;   /* ours: what it stands in for */
+  const char *part;  /* foreign: our backend that plays its part once it is built */
+  const char *plays; /* ours: what it stands in for */
   const char *summary;
 } attn_registry_row;
 
@@ -23,9 +24,8 @@ extern const size_t attn_registry_count;
 const attn_backend *attn_registry_part(const attn_registry_row *row, attn_device_kind device);
 
 /* One row judged for one problem: the verdict (ABLE stands for "could serve") and its reason. */
-attn_verdict attn_registry_judge(const attn_registry_row *row, const attn_context *context,
-                                 const attn_problem *problem, const attn_plan_options *options,
-                                 char reason[ATTN_REASON_BYTES]);
+attn_verdict attn_registry_judge(const attn_registry_row *row, const attn_context *context, const attn_problem *problem,
+                                 const attn_plan_options *options, char reason[ATTN_REASON_BYTES]);
 
 /* The backend asked for by `name` or, where that is NULL, "" or "auto", by ATTN_BACKEND: its row in *row, NULL when the
    selector is free. ATTN_E_NAME for an unknown name of either, ATTN_E_BACKEND for one that cannot be had here. *source

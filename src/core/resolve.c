@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resolve.c: see resolve.h. One check per field, in the order of the struct, each naming field, value and what is accepted. */
+/* resolve.c: see resolve.h. One check per field, in the order of the struct, each naming field, value and what is
+   accepted. */
 #include "core/resolve.h"
 
 #include <math.h>
@@ -111,8 +112,9 @@ static attn_status check_not_built(const attn_problem *p, attn_message *message)
   }
   ATTN_TRY(zero_or_one("separate_scales", p->separate_scales, message));
   if (p->separate_scales != 0) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "separate_scales: 1, the cache format has no per-token scales; "
-                                                  "accepted: 0");
+    return attn_fail(message, ATTN_E_UNSUPPORTED,
+                     "separate_scales: 1, the cache format has no per-token scales; "
+                     "accepted: 0");
   }
   return ATTN_OK;
 }
@@ -179,8 +181,9 @@ static attn_status check_geometry(const attn_problem *p, attn_message *message) 
 
 static attn_status check_value(const attn_problem *p, attn_message *message) {
   if (!(p->scale > 0.0f) || !isfinite(p->scale)) {
-    return attn_fail(message, ATTN_E_RANGE, "scale: %g, accepted: finite and above 0 (attn_softmax_scale gives "
-                                            "1/sqrt(head size))",
+    return attn_fail(message, ATTN_E_RANGE,
+                     "scale: %g, accepted: finite and above 0 (attn_softmax_scale gives "
+                     "1/sqrt(head size))",
                      (double)p->scale);
   }
   if (!(p->softcap >= 0.0f) || !isfinite(p->softcap)) {

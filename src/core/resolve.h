@@ -10,7 +10,7 @@
 #define ATTN_CHECK_STRUCT(pointer, name, type, message)                                                                \
   do {                                                                                                                 \
     if ((pointer) == NULL) {                                                                                           \
-      return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected an %s", name, #type);                                  \
+      return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected an %s", name, #type);                                 \
     }                                                                                                                  \
     if ((pointer)->size != sizeof(type)) {                                                                             \
       return attn_fail(message, ATTN_E_STRUCT_SIZE, "%s.size: %lu, accepted: %lu (start from the initialiser of %s)",  \

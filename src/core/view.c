@@ -13,8 +13,8 @@
 static attn_status check_device(const DLTensor *tensor, const char *name, attn_message *message) {
   DLDeviceType type = tensor->device.device_type;
   if (type != kDLCPU && type != kDLCUDAHost && type != kDLROCMHost) {
-    return attn_fail(message, ATTN_E_TENSOR_DEVICE, "%s: device type %d, this context takes CPU tensors (type %d)", name,
-                     (int)type, (int)kDLCPU);
+    return attn_fail(message, ATTN_E_TENSOR_DEVICE, "%s: device type %d, this context takes CPU tensors (type %d)",
+                     name, (int)type, (int)kDLCPU);
   }
   return ATTN_OK;
 }
@@ -43,7 +43,8 @@ static attn_status check_dtype(const DLTensor *tensor, const char *name, unsigne
                        (unsigned)tensor->dtype.code, (unsigned)tensor->dtype.bits, (unsigned)tensor->dtype.lanes,
                        accepted);
     }
-    return attn_fail(message, ATTN_E_DTYPE, "%s: element type %s; accepted: %s", name, attn_dtype_name(*dtype), accepted);
+    return attn_fail(message, ATTN_E_DTYPE, "%s: element type %s; accepted: %s", name, attn_dtype_name(*dtype),
+                     accepted);
   }
   return ATTN_OK;
 }
@@ -90,15 +91,16 @@ static attn_status given_strides(attn_view *view, const DLTensor *tensor, const 
                        (long long)stride);
     }
     if (stride == 0 && access == ATTN_WRITE && view->shape[i] > 1) {
-      return attn_fail(message, ATTN_E_STRIDE, "%s: axis %d of an output has stride 0 over %lld elements, accepted: 1 or more",
-                       name, (int)i, (long long)view->shape[i]);
+      return attn_fail(message, ATTN_E_STRIDE,
+                       "%s: axis %d of an output has stride 0 over %lld elements, accepted: 1 or more", name, (int)i,
+                       (long long)view->shape[i]);
     }
     uint64_t bytes;
     if (attn_mul_overflow((uint64_t)stride, element, &bytes) || bytes > ATTN_VIEW_MAX_BYTES) {
       /* a stride that is never stepped over may hold anything */
       if (view->shape[i] > 1) {
-        return attn_fail(message, ATTN_E_OVERFLOW, "%s: axis %d, stride %lld: its bytes do not fit 63 bits", name, (int)i,
-                         (long long)stride);
+        return attn_fail(message, ATTN_E_OVERFLOW, "%s: axis %d, stride %lld: its bytes do not fit 63 bits", name,
+                         (int)i, (long long)stride);
       }
       bytes = 0;
     }
@@ -152,10 +154,11 @@ static attn_status check_injective(const attn_view *view, const char *name, uint
   for (int32_t i = 0; i < n; i++) {
     int32_t axis = order[i];
     if ((uint64_t)view->stride[axis] < span) {
-      return attn_fail(message, ATTN_E_STRIDE,
-                       "%s: axis %d of an output has stride %lld, elements would share addresses; accepted: %llu or more",
-                       name, (int)axis, (long long)view->stride[axis] / (long long)element,
-                       (unsigned long long)((span + element - 1) / element));
+      return attn_fail(
+          message, ATTN_E_STRIDE,
+          "%s: axis %d of an output has stride %lld, elements would share addresses; accepted: %llu or more", name,
+          (int)axis, (long long)view->stride[axis] / (long long)element,
+          (unsigned long long)((span + element - 1) / element));
     }
     span += (uint64_t)view->stride[axis] * ((uint64_t)view->shape[axis] - 1);
   }
@@ -193,8 +196,8 @@ attn_status attn_view_make(attn_view *view, const DLTensor *tensor, const char *
     }
     made.data = (unsigned char *)tensor->data + tensor->byte_offset;
     if ((uintptr_t)made.data % element != 0) {
-      return attn_fail(message, ATTN_E_ALIGN, "%s: its first element is at an address that is not a multiple of %u", name,
-                       (unsigned)element);
+      return attn_fail(message, ATTN_E_ALIGN, "%s: its first element is at an address that is not a multiple of %u",
+                       name, (unsigned)element);
     }
     ATTN_TRY(check_extent(&made, name, element, message));
     if (access == ATTN_WRITE) {
@@ -254,10 +257,10 @@ static steps steps_of(const attn_view *view) {
   return s;
 }
 
-/* Do the first ka steps of a, at 0, and the first kb steps of b, at `distance`, share a byte? Ranges apart: no. Else the
-   axis of the larger stride is taken off (both axes at once where the strides are equal: K and V side by side in a block)
-   and the few places are followed where what is left can still meet. Rows that overlap themselves, or more than two such
-   places: yes, without looking further. */
+/* Do the first ka steps of a, at 0, and the first kb steps of b, at `distance`, share a byte? Ranges apart: no. Else
+   the axis of the larger stride is taken off (both axes at once where the strides are equal: K and V side by side in
+   a block) and the few places are followed where what is left can still meet. Rows that overlap themselves, or more
+   than two such places: yes, without looking further. */
 static int meets(const steps *a, int32_t ka, const steps *b, int32_t kb, int64_t distance) {
   if (distance >= a->span[ka] || -distance >= b->span[kb]) {
     return 0;

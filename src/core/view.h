@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* view.h: a borrowed tensor as the library sees it after its checks.
  *
- * Strides are in BYTES and already hold what NULL strides and byte_offset meant; `data` is the first element. A view whose
- * tensor was not given has data NULL and ndim 0. Checks of one tensor live here; checks of a whole call in src/api.
+ * Strides are in BYTES and already hold what NULL strides and byte_offset meant; `data` is the first element. A view
+ * whose tensor was not given has data NULL and ndim 0. Checks of one tensor live here; checks of a whole call in
+ * src/api.
  */
 #ifndef ATTN_CORE_VIEW_H
 #define ATTN_CORE_VIEW_H
@@ -30,10 +31,10 @@ typedef struct attn_view {
 
 typedef enum attn_access { ATTN_READ, ATTN_WRITE } attn_access;
 
-/* Check one CPU tensor and make its view. `name` is the field's name in messages. shape[ndim] holds extents or ATTN_ANY.
-   Refuses: NULL tensor, wrong device, lanes, rank, type, extents, negative strides, a zero stride on an axis longer than
-   1 of an output (and any two elements of an output sharing an address), misaligned data, NULL data with elements, and
-   byte extents that overflow 63 bits. */
+/* Check one CPU tensor and make its view. `name` is the field's name in messages. shape[ndim] holds extents or
+   ATTN_ANY. Refuses: NULL tensor, wrong device, lanes, rank, type, extents, negative strides, a zero stride on an
+   axis longer than 1 of an output (and any two elements of an output sharing an address), misaligned data, NULL data
+   with elements, and byte extents that overflow 63 bits. */
 attn_status attn_view_make(attn_view *view, const DLTensor *tensor, const char *name, attn_access access,
                            unsigned dtypes, int32_t ndim, const int64_t *shape, attn_message *message);
 

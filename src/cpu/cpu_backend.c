@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_backend.c: the CPU_ATTN backend: what it costs, and a run as two passes over a shared counter: the work items, then
-   the merges of those rows whose keys were cut. */
+/* cpu_backend.c: the CPU_ATTN backend: what it costs, and a run as two passes over a shared counter: the work items,
+   then the merges of those rows whose keys were cut. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -31,9 +31,10 @@ static attn_status cost(const attn_context *context, const attn_problem *problem
   attn_cpu_shape automatic;
   if (!attn_cpu_shape_of(context, problem, limits, options->num_splits, &shape) ||
       !attn_cpu_shape_of(context, problem, limits, 0, &automatic)) {
-    return attn_fail(message, ATTN_E_OVERFLOW,
-                     "workspace: %lld tokens of %d heads in %d splits do not fit 64 bits; lower the limits or num_splits",
-                     (long long)limits->max_tokens, (int)problem->num_q_heads, (int)options->num_splits);
+    return attn_fail(
+        message, ATTN_E_OVERFLOW,
+        "workspace: %lld tokens of %d heads in %d splits do not fit 64 bits; lower the limits or num_splits",
+        (long long)limits->max_tokens, (int)problem->num_q_heads, (int)options->num_splits);
   }
   cost->scratch_bytes = shape.total_bytes;
   cost->excess_bytes = shape.total_bytes > automatic.total_bytes ? shape.total_bytes - automatic.total_bytes : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_cache.c: writing by slot and gathering by table. A row of one head moves at a time: copied when both sides have one
-   type, else through fp32 (every conversion from a 16-bit type is exact, the one to it rounds to nearest even). Tasks take
-   ranges of tokens. */
+/* cpu_cache.c: writing by slot and gathering by table. A row of one head moves at a time: copied when both sides have
+   one type, else through fp32 (every conversion from a 16-bit type is exact, the one to it rounds to nearest even).
+   Tasks take ranges of tokens. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -70,7 +70,7 @@ static void move_row(const attn_cpu_table *table, row_ref dst, row_ref src, int6
   }
 }
 
-/* ---- write -------------------------------------------------------------------------------------------------------- */
+/* ---- write ------------------------------------------------------------------------------------------------------- */
 
 typedef struct write_job {
   const attn_cpu_table *table;
@@ -133,7 +133,7 @@ attn_status attn_cpu_cache_write(const attn_context *context, const attn_write_v
   return ATTN_OK;
 }
 
-/* ---- gather ------------------------------------------------------------------------------------------------------- */
+/* ---- gather ------------------------------------------------------------------------------------------------------ */
 
 typedef struct gather_job {
   const attn_cpu_table *table;
@@ -166,8 +166,8 @@ static void clear_row(row_ref dst, int64_t size) {
 }
 
 /* One position of K or of V, all heads. */
-static void gather_one(const gather_job *job, const attn_view *pool, const attn_view *out, int64_t block, int64_t offset,
-                       int64_t row) {
+static void gather_one(const gather_job *job, const attn_view *pool, const attn_view *out, int64_t block,
+                       int64_t offset, int64_t row) {
   for (int64_t h = 0; out->ndim > 0 && h < out->shape[1]; h++) {
     if (block < 0) {
       clear_row(token_row(out, row, h), out->shape[2]);

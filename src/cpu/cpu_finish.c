@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_finish.c: what surrounds the walk over the keys: finding a row tile by its number, folding the pieces of cut rows,
-   and writing finished rows. */
+/* cpu_finish.c: what surrounds the walk over the keys: finding a row tile by its number, folding the pieces of cut
+   rows, and writing finished rows. */
 #include <math.h>
 #include <string.h>
 
@@ -34,12 +34,13 @@ attn_cpu_tile attn_cpu_find_tile(const attn_cpu_job *job, int64_t item, int merg
   tile.kv_head = (int32_t)(row_tile / seq->tiles);
   tile.first_row = row_tile % seq->tiles * job->shape.tile_rows;
   tile.rows = (int32_t)attn_min(job->shape.tile_rows, rows - tile.first_row);
-  tile.first_slot = seq->first_slot + (tile.kv_head * rows + tile.first_row) * seq->pieces + (int64_t)tile.piece * tile.rows;
+  tile.first_slot =
+      seq->first_slot + (tile.kv_head * rows + tile.first_row) * seq->pieces + (int64_t)tile.piece * tile.rows;
   return tile;
 }
 
-/* exp(sink - m) in the units of l and acc; where the sink is the larger, both are scaled down instead. The difference is
-   taken in double: its rounding would be the result's relative error. */
+/* exp(sink - m) in the units of l and acc; where the sink is the larger, both are scaled down instead. The difference
+   is taken in double: its rounding would be the result's relative error. */
 static float denominator(float m, float l, float sink, float *factor) {
   *factor = 1.0f;
   if (sink == -INFINITY || l == 0.0f) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_merge.c: merging any number of parts. Weights are taken from differences of the lses in their own base, so that
-   large lses lose nothing; sums are kept in double, so that the number of parts does not matter. A stretch of a row is read
-   from every part before it is stored: the result may be one of the parts. */
+   large lses lose nothing; sums are kept in double, so that the number of parts does not matter. A stretch of a row
+   is read from every part before it is stored: the result may be one of the parts. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 #include "core/threads.h"
 #include "cpu/cpu_work.h"
 
-#define PART 64      /* elements of a row merged at a time */
-#define VIEWS 16     /* parts whose views a thread keeps at hand */
-#define ROWS 16      /* (token, head) rows that a task takes at a time */
+#define PART 64  /* elements of a row merged at a time */
+#define VIEWS 16 /* parts whose views a thread keeps at hand */
+#define ROWS 16  /* (token, head) rows that a task takes at a time */
 #define LN2 0.69314718055994530942
 
 typedef struct merge_job {
@@ -38,8 +38,10 @@ static void view_parts(const merge_job *job, part_views *parts, int32_t r) {
   parts->first = r / VIEWS * VIEWS;
   for (int32_t i = 0; i < VIEWS && parts->first + i < args->num_parts; i++) {
     /* cannot fail: attn_merge() has checked every part */
-    (void)attn_view_make(&parts->out[i], args->outs[parts->first + i], "out", ATTN_READ, ATTN_DTYPE_FLOATS, 3, any, NULL);
-    (void)attn_view_make(&parts->lse[i], args->lses[parts->first + i], "lse", ATTN_READ, ATTN_DTYPE_FLOATS, 2, any, NULL);
+    (void)attn_view_make(&parts->out[i], args->outs[parts->first + i], "out", ATTN_READ, ATTN_DTYPE_FLOATS, 3, any,
+                         NULL);
+    (void)attn_view_make(&parts->lse[i], args->lses[parts->first + i], "lse", ATTN_READ, ATTN_DTYPE_FLOATS, 2, any,
+                         NULL);
   }
 }
 
@@ -103,8 +105,7 @@ static void sum_parts(const merge_job *job, part_views *parts, int64_t token, in
     }
     view_parts(job, parts, r);
     const attn_view *out = &parts->out[r - parts->first];
-    const unsigned char *src =
-        out->data + token * out->stride[0] + head * out->stride[1] + begin * out->stride[2];
+    const unsigned char *src = out->data + token * out->stride[0] + head * out->stride[1] + begin * out->stride[2];
     float part[PART];
     attn_cpu_load_rows(job->table, out->dtype, part, src, 0, out->stride[2], 1, n, n);
     for (int32_t i = 0; i < n; i++) {
@@ -121,8 +122,8 @@ static void store_part(const merge_job *job, int64_t token, int64_t head, int64_
     part[i] = (float)(sum[i] / divisor);
   }
   attn_cpu_store_row(job->table, out->dtype,
-                     out->data + token * out->stride[0] + head * out->stride[1] + begin * out->stride[2], out->stride[2],
-                     part, 1.0f, n);
+                     out->data + token * out->stride[0] + head * out->stride[1] + begin * out->stride[2],
+                     out->stride[2], part, 1.0f, n);
 }
 
 static void store_lse(const merge_job *job, int64_t token, int64_t head, double lse) {

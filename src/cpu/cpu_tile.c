@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_tile.c: one work item of CPU_ATTN: a row tile over its share of the keys, one key tile at a time:
- *   which keys each row sees (bits) -> K rows to fp32 -> scores -> soft cap, ALiBi, bias -> online softmax -> V rows to fp32
+ *   which keys each row sees (bits) -> K rows to fp32 -> scores -> soft cap, ALiBi, bias -> online softmax -> V rows
+ *   to fp32
  *   -> accumulate.
  * Rows of K and V that no row of the tile sees are never read; their place in the V tile is zero.
  */
@@ -52,15 +53,14 @@ static void load_queries(const walk *w) {
     const unsigned char *row =
         q->data + (w->first_token + token_of(w, r)) * q->stride[0] + (int64_t)head_of(w, r) * q->stride[1];
     float *dst = w->b.q + (int64_t)r * w->job->shape.qk_padded;
-    attn_cpu_load_rows(w->job->table, q->dtype, dst, row, 0, q->stride[2], 1, p->qk_head_size,
-                       w->job->shape.qk_padded);
+    attn_cpu_load_rows(w->job->table, q->dtype, dst, row, 0, q->stride[2], 1, p->qk_head_size, w->job->shape.qk_padded);
     if (attn_fault(ATTN_FAULT_QK_TAIL) && p->qk_head_size % 2 == 1) {
       dst[p->qk_head_size - 1] = 0.0f;
     }
   }
 }
 
-/* ---- which keys ---------------------------------------------------------------------------------------------------- */
+/* ---- which keys -------------------------------------------------------------------------------------------------- */
 
 /* Bits of the keys [begin, begin + 64) that the interval holds. */
 static uint64_t interval_bits(attn_interval keys, int64_t begin) {
@@ -130,7 +130,8 @@ static float bias_at(const walk *w, const unsigned char *row, int64_t key) {
   return value;
 }
 
-/* Keys that the caller's bias leaves: -inf hides by select. Only keys seen so far are read: others may hold anything. */
+/* Keys that the caller's bias leaves: -inf hides by select. Only keys seen so far are read: others may hold anything.
+   */
 static uint64_t unhidden_bits(const walk *w, int32_t r, int64_t begin, uint64_t seen) {
   const unsigned char *row = bias_row(w, r);
   for (int32_t j = 0; j < ATTN_CPU_KEYS; j++) {
@@ -164,7 +165,7 @@ static uint64_t find_visible(const walk *w, int64_t begin, attn_interval share) 
   return any;
 }
 
-/* ---- K and V of a key tile ------------------------------------------------------------------------------------------ */
+/* ---- K and V of a key tile --------------------------------------------------------------------------------------- */
 
 /* Address of position `k` of one head, and in *run how many positions from there on are `*stride` bytes apart. */
 static const unsigned char *row_address(const walk *w, const attn_view *direct, const attn_view *cache, int64_t k,
@@ -220,8 +221,8 @@ static void load_tile(const walk *w, const attn_view *direct, const attn_view *c
   }
 }
 
-/* Ask for the cache lines of the rows that load_tile() will read, into the second level: the first one holds the tile at
-   work. Rows of one head lie far apart in a token-major pool, which the hardware does not foresee. */
+/* Ask for the cache lines of the rows that load_tile() will read, into the second level: the first one holds the tile
+   at work. Rows of one head lie far apart in a token-major pool, which the hardware does not foresee. */
 static void prefetch_tile(const walk *w, const attn_view *direct, const attn_view *cache, attn_interval keys,
                           int64_t bytes) {
   for (int64_t k = keys.begin; bytes > 0 && k < keys.end;) {
@@ -244,7 +245,7 @@ static void prefetch_tile(const walk *w, const attn_view *direct, const attn_vie
   }
 }
 
-/* ---- scores --------------------------------------------------------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 static float float_at(const attn_view *list, int64_t i) {
   float value;
@@ -254,7 +255,8 @@ static float float_at(const attn_view *list, int64_t i) {
 
 static void add_alibi(const walk *w, int32_t r, float *s, int64_t begin, int32_t keys) {
   const attn_problem *p = &w->job->plan->problem;
-  float slope = float_at(&w->job->view->alibi_slopes, attn_fault(ATTN_FAULT_ALIBI_HEAD) ? w->tile->kv_head : head_of(w, r));
+  float slope =
+      float_at(&w->job->view->alibi_slopes, attn_fault(ATTN_FAULT_ALIBI_HEAD) ? w->tile->kv_head : head_of(w, r));
   int64_t distance = position_of(w, token_of(w, r)) - begin;
   if (attn_fault(ATTN_FAULT_ALIBI_SIGN)) {
     slope = -slope;
@@ -297,7 +299,7 @@ static void finish_scores(const walk *w, int64_t begin, int32_t keys) {
   }
 }
 
-/* ---- the walk ------------------------------------------------------------------------------------------------------- */
+/* ---- the walk ---------------------------------------------------------------------------------------------------- */
 
 static void clear_state(float *m, float *l, float *acc, int32_t rows, int32_t padded) {
   for (int32_t r = 0; r < rows; r++) {
@@ -458,8 +460,8 @@ void attn_cpu_run_item(const attn_cpu_job *job, int64_t item, size_t thread) {
   w.v_row_bytes = row_bytes(&job->view->v, &job->view->v_cache);
   load_queries(&w);
   const attn_cpu_seq *seq = &job->scratch.seqs[tile.seq];
-  attn_interval hull = attn_mask_hull(&w.mask, position_of(&w, token_of(&w, 0)),
-                                      position_of(&w, token_of(&w, tile.rows - 1)) + 1);
+  attn_interval hull =
+      attn_mask_hull(&w.mask, position_of(&w, token_of(&w, 0)), position_of(&w, token_of(&w, tile.rows - 1)) + 1);
   hull.begin = attn_max(hull.begin, 0);
   hull.end = attn_min(hull.end, table_end(&w));
   if (seq->pieces > 1) {

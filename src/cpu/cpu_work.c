@@ -10,7 +10,7 @@
 
 #define MAX_TILE_ROWS 64
 #define MIN_TILE_ROWS 16
-#define TILE_BYTES ((uint64_t)512 << 10)        /* q and acc of a row tile are meant to stay in L2 */
+#define TILE_BYTES ((uint64_t)512 << 10) /* q and acc of a row tile are meant to stay in L2 */
 #define SLOT_BYTES_PER_THREAD ((uint64_t)4 << 20)
 #define ITEMS_PER_THREAD 4
 #define MIN_PIECE_TILES 4
@@ -35,7 +35,9 @@ static int plan_slots(const attn_problem *p, const attn_plan_limits *limits, int
   }
   int64_t pieces = num_splits;
   if (num_splits == 0) {
-    pieces = threads == 1 ? 1 : p->batch_invariant ? most : attn_max(1, key_tiles(limits->max_kv_len) / MIN_PIECE_TILES);
+    pieces = threads == 1         ? 1
+             : p->batch_invariant ? most
+                                  : attn_max(1, key_tiles(limits->max_kv_len) / MIN_PIECE_TILES);
   }
   pieces = attn_min(pieces, most);
   shape->max_pieces = (int32_t)(num_splits == 0 && p->batch_invariant ? most : pieces);
@@ -141,7 +143,7 @@ attn_cpu_buffers attn_cpu_buffers_at(const attn_cpu_shape *shape, const attn_cpu
   return b;
 }
 
-/* ---- schedule ----------------------------------------------------------------------------------------------------- */
+/* ---- schedule ---------------------------------------------------------------------------------------------------- */
 
 /* The keys that rows q_begin <= q < q_end may see, whatever the tensors of the run say. */
 static attn_interval widest_hull(const attn_problem *p, int64_t kv_len, int64_t q_begin, int64_t q_end) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_work.h: how CPU_ATTN cuts a step into work items, and where its scratch memory lies.
  *
- * The rows of a sequence and KV head are its (token, head of the group) pairs, token-major; up to `tile_rows` consecutive
- * rows form a row tile, so that all heads of a group, and neighbouring tokens, share one pass over the cache. The keys of a
- * row tile are walked in tiles of ATTN_CPU_KEYS at fixed positions and may be cut into `pieces`, each a work item whose
- * partial state (m, l, acc) lies in a slot until a second pass folds the pieces in order.
+ * The rows of a sequence and KV head are its (token, head of the group) pairs, token-major; up to `tile_rows`
+ * consecutive rows form a row tile, so that all heads of a group, and neighbouring tokens, share one pass over the
+ * cache. The keys of a row tile are walked in tiles of ATTN_CPU_KEYS at fixed positions and may be cut into `pieces`,
+ * each a work item whose partial state (m, l, acc) lies in a slot until a second pass folds the pieces in order.
  *
- * Batch-invariant plans cut the keys at multiples of ATTN_CPU_CHUNK, fold chunk by chunk in order whether the chunks were
- * computed by one item or by many, and so give the same bits either way.
+ * Batch-invariant plans cut the keys at multiples of ATTN_CPU_CHUNK, fold chunk by chunk in order whether the chunks
+ * were computed by one item or by many, and so give the same bits either way.
  */
 #ifndef ATTN_CPU_WORK_H
 #define ATTN_CPU_WORK_H
@@ -20,8 +20,8 @@
 
 /* Sizes that follow from problem, limits, threads and split count alone: the one place that sizes the scratch. */
 typedef struct attn_cpu_shape {
-  int32_t group;      /* query heads per KV head */
-  int32_t qk_padded;  /* head sizes rounded up to ATTN_CPU_PAD */
+  int32_t group;     /* query heads per KV head */
+  int32_t qk_padded; /* head sizes rounded up to ATTN_CPU_PAD */
   int32_t v_padded;
   int32_t tile_rows;
   int32_t max_pieces; /* most pieces of a row tile */
@@ -60,11 +60,11 @@ attn_cpu_scratch attn_cpu_scratch_at(const attn_cpu_shape *shape, void *memory);
 
 /* One thread's buffers. */
 typedef struct attn_cpu_buffers {
-  float *q;         /* [tile_rows, qk_padded] */
-  float *kv;        /* [ATTN_CPU_KEYS, max(qk_padded, v_padded)] */
-  float *s;         /* [tile_rows, ATTN_CPU_KEYS] */
-  float *acc;       /* [tile_rows, v_padded] */
-  float *chunk_acc; /* [tile_rows, v_padded] */
+  float *q;                                 /* [tile_rows, qk_padded] */
+  float *kv;                                /* [ATTN_CPU_KEYS, max(qk_padded, v_padded)] */
+  float *s;                                 /* [tile_rows, ATTN_CPU_KEYS] */
+  float *acc;                               /* [tile_rows, v_padded] */
+  float *chunk_acc;                         /* [tile_rows, v_padded] */
   float *m, *l, *alpha, *chunk_m, *chunk_l; /* [tile_rows] */
   uint64_t *visible;                        /* [tile_rows] keys of the tile that each row sees */
 } attn_cpu_buffers;
@@ -103,7 +103,8 @@ typedef struct attn_cpu_tile {
 void attn_cpu_finish_rows(const attn_cpu_job *job, const attn_cpu_tile *tile, const float *m, const float *l,
                           float *acc);
 
-/* Keys of rows to an fp32 tile of `padded` columns: `rows` rows, `stride` bytes apart, elements `element_stride` apart. */
+/* Keys of rows to an fp32 tile of `padded` columns: `rows` rows, `stride` bytes apart, elements `element_stride`
+   apart. */
 void attn_cpu_load_rows(const attn_cpu_table *table, attn_dtype dtype, float *dst, const unsigned char *src,
                         int64_t stride, int64_t element_stride, int32_t rows, int32_t size, int32_t padded);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table.c: see table.h. One constant table per level that is built; the slots and their kernels come from kernels.inc. */
+/* table.c: see table.h. One constant table per level that is built; the slots and their kernels come from
+   kernels.inc. */
 #include "cpu/table.h"
 
 static const attn_cpu_table generic_table = {

@@ -2,13 +2,14 @@
 /* table.h: the CPU kernels: their contracts, and the table that a context fills for its instruction set level.
  *
  * The table is filled with the generic C kernels and then overwritten in rising order of capability by what kernels.inc
- * lists. Kernels never allocate, never branch on a problem's features and never see a block table: the drivers hand them
- * rows of fp32 in padded tiles, and runs of consecutive rows of a cache.
+ * lists. Kernels never allocate, never branch on a problem's features and never see a block table: the drivers hand
+ * them rows of fp32 in padded tiles, and runs of consecutive rows of a cache.
  *
- * Common rules. `padded` is a head size rounded up to ATTN_CPU_PAD floats; the pad is zero in every tile, so no kernel has
- * a tail along the head. A tile holds ATTN_CPU_KEYS keys; `keys` is how many of them a call covers, a multiple of
- * ATTN_CPU_KEY_STEP, the surplus being zero rows of V and zero weights. Every row is computed by the same operations in
- * the same order whatever the other rows, so a row's bits do not depend on them: that is what batch invariance rests on.
+ * Common rules. `padded` is a head size rounded up to ATTN_CPU_PAD floats; the pad is zero in every tile, so no
+ * kernel has a tail along the head. A tile holds ATTN_CPU_KEYS keys; `keys` is how many of them a call covers, a
+ * multiple of ATTN_CPU_KEY_STEP, the surplus being zero rows of V and zero weights. Every row is computed by the same
+ * operations in the same order whatever the other rows, so a row's bits do not depend on them: that is what batch
+ * invariance rests on.
  */
 #ifndef ATTN_CPU_TABLE_H
 #define ATTN_CPU_TABLE_H
@@ -26,7 +27,7 @@
 typedef enum attn_cpu_type { ATTN_CPU_F32, ATTN_CPU_F16, ATTN_CPU_BF16, ATTN_CPU_TYPES } attn_cpu_type;
 
 /* dst[r][i] = (float)src[r][i] for i < size, 0 for size <= i < padded. Rows of src are src_stride bytes apart, elements
-   are adjacent and aligned to their type; rows of dst are `padded` floats apart. Reads no byte beyond src[rows - 1][size - 1]. */
+   are adjacent and aligned to their type; rows of dst are `padded` floats apart. Reads no byte beyond the last element. */
 typedef void attn_load_kernel(float *dst, const unsigned char *src, int64_t src_stride, int32_t rows, int32_t size,
                               int32_t padded);
 
@@ -45,8 +46,8 @@ typedef void attn_pv_kernel(float *acc, const float *alpha, const float *p, cons
 
 /* One row's share of a tile in the online softmax: keys whose bit of `visible` is clear count as s = -inf.
      m' = max(m, max_j s_j); alpha = exp(m - m'); s_j becomes p_j = exp(s_j - m'); l = alpha l + sum_j p_j; m = m'
-   A NaN among the visible s makes l NaN. m' = -inf is replaced by 0 inside the exponentials, so that no visible key gives
-   alpha 0 (or 1) and p 0, never NaN. */
+   A NaN among the visible s makes l NaN. m' = -inf is replaced by 0 inside the exponentials, so that no visible key
+   gives alpha 0 (or 1) and p 0, never NaN. */
 typedef void attn_softmax_kernel(float *s, uint64_t visible, int32_t keys, float *m, float *l, float *alpha);
 
 /* s_j = cap tanh(s_j / cap), j < keys. Cannot overflow; relative error a few units in the last place. */

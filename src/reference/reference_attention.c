@@ -18,10 +18,10 @@ typedef struct row {
   int64_t kv_head;
   int64_t position; /* of the query; may be negative */
   int64_t keys;     /* walked: kv_len, or fewer where the table ends before it */
-  double *q;     /* [qk size] the query */
-  double *key;   /* [qk size] the key at hand */
-  double *value; /* [v size] the value at hand */
-  double *sum;   /* [v size] weighted sum of the values */
+  double *q;        /* [qk size] the query */
+  double *key;      /* [qk size] the key at hand */
+  double *value;    /* [v size] the value at hand */
+  double *sum;      /* [v size] weighted sum of the values */
 } row;
 
 /* Where the elements of one K or V row lie. */
@@ -163,7 +163,8 @@ static void compute_row(const row *r) {
   store_row(r, denominator, max + log(total));
 }
 
-/* In unchecked mode a length may lie far beyond the table; positions there count as masked, so the walk ends with it. */
+/* In unchecked mode a length may lie far beyond the table; positions there count as masked, so the walk ends with it.
+   */
 static int64_t walked_keys(const attn_run_view *view, int64_t seq) {
   int64_t kv_len = view->step->kv_lens[seq];
   if (view->problem->kv_source == ATTN_KV_DIRECT || kv_len / view->problem->block_size < view->block_table.shape[1]) {

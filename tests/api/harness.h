@@ -59,7 +59,11 @@ void for_each_format(void (*body)(const char *backend, attn_format format));
 
 /* A cmocka test that runs a function for each backend. */
 #define BACKEND_TEST(function)                                                                                         \
-  { #function, each_backend, NULL, NULL, &(backend_test){function} }
+  {                                                                                                                    \
+#function, each_backend, NULL, NULL, &(backend_test) {                                                             \
+      function                                                                                                         \
+    }                                                                                                                  \
+  }
 typedef struct backend_test {
   void (*body)(const char *backend);
 } backend_test;

@@ -27,26 +27,26 @@ typedef struct scene {
   int32_t q_len[SCENE_SEQS];
   int32_t kv_len[SCENE_SEQS];
   int64_t tokens;
-  int32_t block_size;     /* positions per block of the pool; 0: the problem's */
-  int64_t spare_rows;     /* rows of q, out and lse beyond the batch's tokens, which no call may touch */
-  int64_t q_stride;       /* elements from one head of q and out to the next; 0: compact */
-  int lse_transposed;     /* 1: lse is stored [heads, tokens] */
-  int interleaved;        /* 1: K and V are halves of the blocks of one allocation (equal row sizes, NHD) */
-  int32_t extra_columns;  /* surplus table columns, filled with `unused_id` */
+  int32_t block_size;    /* positions per block of the pool; 0: the problem's */
+  int64_t spare_rows;    /* rows of q, out and lse beyond the batch's tokens, which no call may touch */
+  int64_t q_stride;      /* elements from one head of q and out to the next; 0: compact */
+  int lse_transposed;    /* 1: lse is stored [heads, tokens] */
+  int interleaved;       /* 1: K and V are halves of the blocks of one allocation (equal row sizes, NHD) */
+  int32_t extra_columns; /* surplus table columns, filled with `unused_id` */
   int32_t unused_id;
-  int32_t extra_blocks;   /* blocks of the pool that nobody owns */
-  uint32_t placement;     /* seed of where blocks lie; see also `fixed_blocks` */
+  int32_t extra_blocks;        /* blocks of the pool that nobody owns */
+  uint32_t placement;          /* seed of where blocks lie; see also `fixed_blocks` */
   const int32_t *fixed_blocks; /* ids in order of sequences and columns, instead of scattered ones */
   scene_poison poison;
-  int64_t check_step;     /* scene_check looks at every n-th row; 0: all */
+  int64_t check_step; /* scene_check looks at every n-th row; 0: all */
 
   /* Values. k[s] is [kv_len][num_kv_heads][qk size], v[s] likewise; q is [tokens][num_q_heads][qk size]. */
   float *q;
   float *k[SCENE_SEQS];
   float *v[SCENE_SEQS];
-  float *slopes;   /* [num_q_heads] */
-  float *sinks;    /* [num_q_heads] */
-  float *bias;     /* [tokens][bias_heads][bias_keys] */
+  float *slopes; /* [num_q_heads] */
+  float *sinks;  /* [num_q_heads] */
+  float *bias;   /* [tokens][bias_heads][bias_keys] */
   int32_t bias_heads;
   int32_t bias_keys;
   int32_t *ranges; /* [num_seqs][num_ranges][2] */
@@ -87,7 +87,8 @@ void scene_seqs(scene *s, int32_t num_seqs, const int32_t *q_len, const int32_t 
 /* scene_seqs() of one sequence. */
 void scene_one(scene *s, int32_t q_len, int32_t kv_len);
 
-/* Add random slopes (> 0), sinks, bias (`heads` is num_q_heads or 1) or the given ranges and set the problem's fields. */
+/* Add random slopes (> 0), sinks, bias (`heads` is num_q_heads or 1) or the given ranges and set the problem's
+   fields. */
 void scene_alibi(scene *s, attn_alibi form);
 void scene_sinks(scene *s, float value);
 void scene_bias(scene *s, int32_t heads);

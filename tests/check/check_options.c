@@ -320,6 +320,8 @@ void check_pairs_print(const check_pairs *pairs, FILE *file, int all) {
       }
     }
   }
-  fprintf(file, "pairs of option values: %lld not declared exclusive; drawn least often: %lld times (%s); 20,000 cases draw each 20 times or more\n",
+  fprintf(file,
+          "pairs of option values: %lld not declared exclusive; drawn least often: %lld times (%s); 20,000 cases draw "
+          "each 20 times or more\n",
           (long long)num_pairs, (long long)least, rarest);
 }

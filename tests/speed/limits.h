@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limits.h: the machine's own limits, measured in the process that is judged by them. The two loops lie in limits.c, built
-   with the flags of the generic kernels; tests/speed/vectorised.sh looks at the object. */
+/* limits.h: the machine's own limits, measured in the process that is judged by them. The two loops lie in limits.c,
+   built with the flags of the generic kernels; tests/speed/vectorised.sh looks at the object. */
 #ifndef ATTN_TESTS_LIMITS_H
 #define ATTN_TESTS_LIMITS_H
 
@@ -20,7 +20,8 @@ uint64_t limit_sum(const uint64_t *words, size_t count);
 double limit_seconds(void);
 double limit_cpu_seconds(void);
 
-/* FLOP/s of limit_axpy on each of `threads` threads at once, by the clock (a multiply-add counts as two); with one thread
+/* FLOP/s of limit_axpy on each of `threads` threads at once, by the clock (a multiply-add counts as two); with one
+ * thread
    *cpu_rate also gets the rate by the time that it really ran. */
 double limit_flops_once(int threads, double *cpu_rate);
 

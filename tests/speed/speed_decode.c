@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* speed_decode.c: what CPU_ATTN's generic kernels reach in decode, as a fraction of the machine's limits measured in the
- * same process and interleaved with the calls: 32/8 heads of 128, bfloat16 cache, 8 sequences of 4,096 keys. One thread
- * is judged by the time that it really ran, calls and limits alike, so that a busy machine does not decide; the gain of a
- * second thread by the clock.
+/* speed_decode.c: what CPU_ATTN's generic kernels reach in decode, as a fraction of the machine's limits measured in
+ * the same process and interleaved with the calls: 32/8 heads of 128, bfloat16 cache, 8 sequences of 4,096 keys. One
+ * thread is judged by the time that it really ran, calls and limits alike, so that a busy machine does not decide;
+ * the gain of a second thread by the clock.
  *
  *   speed_decode           prints the figures
  *   speed_decode MIN GAIN  exits 1 when the one-thread fraction is below MIN, or the two-thread gain below GAIN times
@@ -225,7 +225,8 @@ int main(int argc, char **argv) {
     return 1;
   }
   if (least_gain > 0.0 && ratio < least_gain) {
-    (void)fprintf(stderr, "speed_decode: two-thread gain %.3f of the loop's, expected %.3f or more\n", ratio, least_gain);
+    (void)fprintf(stderr, "speed_decode: two-thread gain %.3f of the loop's, expected %.3f or more\n", ratio,
+                  least_gain);
     return 1;
   }
   return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exp_generic.h: exp in float without a branch or a call, so that loops around it vectorise.
  *
- * exp(x) = 2^n exp(r), n = round(x / ln 2), r = x - n ln 2 in two parts, exp(r) = 1 + r + r^2 P(r) with a polynomial fitted
- * for the smallest relative error (2^-28 before rounding). Exact: exp(0) = 1. Below -87.3 the result is 0 (no subnormals),
- * above 88 it is not meant to be used; NaN stays NaN.
+ * exp(x) = 2^n exp(r), n = round(x / ln 2), r = x - n ln 2 in two parts, exp(r) = 1 + r + r^2 P(r) with a polynomial
+ * fitted for the smallest relative error (2^-28 before rounding). Exact: exp(0) = 1. Below -87.3 the result is 0 (no
+ * subnormals), above 88 it is not meant to be used; NaN stays NaN.
  */
 #ifndef ATTN_CPU_EXP_GENERIC_H
 #define ATTN_CPU_EXP_GENERIC_H

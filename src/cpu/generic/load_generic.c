@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_generic.c: rows of a cache, or of q, to padded fp32 rows. Bit arithmetic without branches, so the loops vectorise. */
+/* load_generic.c: rows of a cache, or of q, to padded fp32 rows. Bit arithmetic without branches, so the loops
+   vectorise. */
 #include <string.h>
 
 #include "core/fault.h"

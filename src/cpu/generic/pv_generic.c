@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pv_generic.c: weights times values of a tile. Blocks of 4 rows x 8 elements; products of neighbouring keys are added
-   first, four such pairs make a group of 8 keys, groups are added up, and the tile's sum joins the accumulator at the end:
-   chains stay short, which is what holds the error on constant rows. The order is the same for every row. The weights of a
-   block of rows are first spread over four lanes each, once for all elements of the head. */
+   first, four such pairs make a group of 8 keys, groups are added up, and the tile's sum joins the accumulator at the
+   end: chains stay short, which is what holds the error on constant rows. The order is the same for every row. The
+   weights of a block of rows are first spread over four lanes each, once for all elements of the head. */
 #include "cpu/generic/vec4.h"
 #include "cpu/table.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qk_generic.c: scores of a tile. Blocks of 4 rows x 2 keys keep eight sums in registers; each sum adds products in pairs
-   over 64 elements, then joins those partial sums, so that chains stay short. Every (row, key) sum has the same order of
-   operations in every block shape. */
+/* qk_generic.c: scores of a tile. Blocks of 4 rows x 2 keys keep eight sums in registers; each sum adds products in
+   pairs over 64 elements, then joins those partial sums, so that chains stay short. Every (row, key) sum has the same
+   order of operations in every block shape. */
 #include "cpu/generic/vec4.h"
 #include "cpu/table.h"
 

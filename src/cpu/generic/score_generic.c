@@ -6,8 +6,8 @@
 #include "cpu/generic/exp_generic.h"
 #include "cpu/table.h"
 
-/* tanh: x + x^3 P(x^2) near 0 (2^-27 relative), else 1 - 2 / (exp(2|x|) + 1), which has no cancellation there; beyond 10
-   float's tanh is 1, and the clamp keeps the exponential finite. */
+/* tanh: x + x^3 P(x^2) near 0 (2^-27 relative), else 1 - 2 / (exp(2|x|) + 1), which has no cancellation there; beyond
+   10 float's tanh is 1, and the clamp keeps the exponential finite. */
 static float tanh_float(float x) {
   float magnitude = fabsf(x);
   float z = x * x;

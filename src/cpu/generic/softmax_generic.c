@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax_generic.c: the online softmax of one row and one tile, and the fold of two states. Lanes are explicit, since a
-   compiler may not reorder a maximum or a sum; their order is fixed by the key's place in the tile. */
+/* softmax_generic.c: the online softmax of one row and one tile, and the fold of two states. Lanes are explicit,
+   since a compiler may not reorder a maximum or a sum; their order is fixed by the key's place in the tile. */
 #include <math.h>
 
 #include "core/fault.h"

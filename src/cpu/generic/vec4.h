@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec4.h: four floats, for the generic kernels whose sums and maxima a compiler may not reorder by itself. Vector extensions where
-   the compiler has them (gcc, clang: any target), plain C elsewhere; both compute the same bits. */
+/* vec4.h: four floats, for the generic kernels whose sums and maxima a compiler may not reorder by itself. Vector
+   extensions where the compiler has them (gcc, clang: any target), plain C elsewhere; both compute the same bits. */
 #ifndef ATTN_CPU_VEC4_H
 #define ATTN_CPU_VEC4_H
 
