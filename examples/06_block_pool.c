@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* 06_block_pool.c: the block manager through the life of a growing batch: sequences take blocks as they grow, give
-   tables and slots to the attention calls, fill the pool, and leave their blocks to whoever waits when they finish. */
+   tables and slots to the attention calls, fill the pool, and leave their blocks to whoever waits when they finish.
+   Then sequences that share: two that go on from one prompt, and one that starts from a finished one's blocks. */
 #include <attn/attn.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,7 @@ static attn_message message;
 static int fail(const char *what) {
   (void)fprintf(stderr, "06_block_pool: %s: %s\n", what, message.text);
   attn_pool_destroy(pool);
+  pool = NULL;
   return 1;
 }
 
@@ -41,6 +43,44 @@ static attn_status print_table(int32_t count, const int32_t *seqs) {
   return status;
 }
 
+/* Sharing. `slots` takes what an append writes. */
+static int share(int64_t *slots) {
+  int32_t tokens[64], reused = 0;
+  int64_t map[2];
+  attn_pool_copies copies = ATTN_POOL_COPIES_INIT;
+  attn_pool_info info = ATTN_POOL_INFO_INIT;
+  copies.capacity = 1;
+  copies.block_map = map;
+  for (int32_t i = 0; i < 64; i++) {
+    tokens[i] = 1000 + i; /* a tokenizer's ids */
+  }
+  /* A prompt of 40 tokens with its ids. Once a step's rows are written, its full blocks may be reused. */
+  if (attn_pool_append_cow(pool, 0, 40, tokens, slots, NULL, &message) != ATTN_OK ||
+      attn_pool_commit(pool, 0, &message) != ATTN_OK) {
+    return fail("prompt");
+  }
+  /* Two answers to it: nothing is copied until one of them writes into the block that is not full. */
+  if (attn_pool_fork(pool, 0, 1, &message) != ATTN_OK ||
+      attn_pool_append_cow(pool, 1, 1, tokens + 40, slots, &copies, &message) != ATTN_OK) {
+    return fail("fork");
+  }
+  printf("sequence 1 + 1 token: before it is written, attn_cache_copy() %d block, %lld to %lld\n", (int)copies.count,
+         (long long)map[0], (long long)map[1]);
+  int right = copies.count == 1 && slots[0] == map[1] * BLOCK + 8 && attn_pool_num_used(pool) == 4;
+  /* Both finish. The prompt's 2 full blocks count as free, and are found by whoever comes with the same 32 tokens. */
+  if (attn_pool_free_seq(pool, 0, &message) != ATTN_OK || attn_pool_free_seq(pool, 1, &message) != ATTN_OK ||
+      attn_pool_reuse_prefix(pool, 2, tokens, 64, &reused, &message) != ATTN_OK ||
+      attn_pool_get_info(pool, &info, &message) != ATTN_OK) {
+    return fail("reuse");
+  }
+  printf("sequence 2 starts with %d tokens in %lld blocks that were there\n", (int)reused, (long long)info.hits);
+  right &= reused == 32 && info.used == 2 && attn_pool_seq_len(pool, 2) == 32;
+  if (attn_pool_free_seq(pool, 2, &message) != ATTN_OK || attn_pool_check(pool, &message) != ATTN_OK) {
+    return fail("check of the shared blocks");
+  }
+  return right ? 0 : 1;
+}
+
 int main(void) {
   const int32_t both[] = {0, 1}, later[] = {1, 2};
   int64_t slots[64];
@@ -49,6 +89,7 @@ int main(void) {
   options.block_size = BLOCK;
   options.max_seqs = SEQS;
   options.max_seq_blocks = WIDTH;
+  options.prefix_cache = 1; /* only for the second half */
   if (attn_pool_create(&options, &pool, &message) != ATTN_OK) {
     return fail("create");
   }
@@ -91,6 +132,7 @@ int main(void) {
   }
   right &= attn_pool_num_free(pool) == BLOCKS - 1 && attn_pool_num_used(pool) == 0;
   printf("all %d blocks are free again\n", (int)attn_pool_num_free(pool));
+  int failed = share(slots);
   attn_pool_destroy(pool);
-  return right ? 0 : 1;
+  return right && !failed ? 0 : 1;
 }

@@ -11,6 +11,8 @@ parts=(
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
+  "debian: the Debian packages built in a clean root, installed and used in an empty one; wants mmdebstrap"
+  "aarch64: the preset cross-aarch64, its examples and 1000 cases under qemu-aarch64"
 )
 
 part_check_sanitized() {
@@ -39,6 +41,26 @@ part_clang() {
   cmake --build build/clang
   ATTN_MODEL=$(scripts/fetch-model.sh) ctest --test-dir build/clang --label-regex '^quick$' --output-on-failure \
     --parallel "$(nproc)"
+}
+
+part_debian() {
+  tests/install/check-debian.sh
+}
+
+part_aarch64() {
+  local emulated example
+  command -v aarch64-linux-gnu-gcc >/dev/null || fail "aarch64-linux-gnu-gcc is not installed (Debian's package: \
+gcc-aarch64-linux-gnu)"
+  [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || fail "the C library for aarch64 is not installed (Debian's package: \
+libc6-dev-arm64-cross)"
+  emulated=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) ||
+    fail "qemu-aarch64 is not installed (Debian's package: qemu-user)"
+  emulated="$emulated -L /usr/aarch64-linux-gnu"
+  scripts/build.sh cross-aarch64
+  for example in build/cross-aarch64/examples/0*; do
+    $emulated "$example" >/dev/null
+  done
+  $emulated build/cross-aarch64/bin/attn check --backend all --cases 1000 --seed 7
 }
 
 fail() {

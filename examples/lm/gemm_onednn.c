@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,10 @@
 typedef dnnl_memory_desc_t layout;
 #define BORROW(l) (*(l))
 
-static dnnl_status_t layout_init(layout *out, int64_t rows, int64_t columns, dnnl_format_tag_t tag) {
+static dnnl_status_t layout_init(layout *out, int64_t rows, int64_t columns, dnnl_data_type_t type,
+                                 dnnl_format_tag_t tag) {
   const dnnl_dims_t dims = {rows, columns};
-  return dnnl_memory_desc_create_with_tag(out, 2, dims, dnnl_f32, tag);
+  return dnnl_memory_desc_create_with_tag(out, 2, dims, type, tag);
 }
 
 static dnnl_status_t layout_copy(layout *out, const_dnnl_memory_desc_t from) {
@@ -45,9 +47,10 @@ static dnnl_status_t describe_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t e
 typedef dnnl_memory_desc_t layout;
 #define BORROW(l) (l)
 
-static dnnl_status_t layout_init(layout *out, int64_t rows, int64_t columns, dnnl_format_tag_t tag) {
+static dnnl_status_t layout_init(layout *out, int64_t rows, int64_t columns, dnnl_data_type_t type,
+                                 dnnl_format_tag_t tag) {
   const dnnl_dims_t dims = {rows, columns};
-  return dnnl_memory_desc_init_by_tag(out, 2, dims, dnnl_f32, tag);
+  return dnnl_memory_desc_init_by_tag(out, 2, dims, type, tag);
 }
 
 static dnnl_status_t layout_copy(layout *out, const dnnl_memory_desc_t *from) {
@@ -96,6 +99,9 @@ struct gemm_engine {
   void (*set_threads)(int);                                       /* omp_set_num_threads */
   void (*run_team)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
   attn_executor executor;
+  dnnl_data_type_t type; /* of x and W as they are multiplied */
+  uint16_t *rounded;     /* x in bfloat16 */
+  size_t rounded_count;
   shape *shapes;
 };
 
@@ -178,28 +184,6 @@ const attn_executor *gemm_executor(const gemm_engine *engine) {
   return engine->run_team != NULL ? &engine->executor : NULL;
 }
 
-attn_status gemm_create(int32_t threads, gemm_engine **out, attn_message *message) {
-  gemm_engine *engine = calloc(1, sizeof *engine);
-  if (engine == NULL) {
-    return lm_fail(message, ATTN_E_NOMEM, "no memory for the matrix product");
-  }
-  engine->threads = threads;
-  attn_status status = bind_threads(engine, message);
-  if (status == ATTN_OK) {
-    dnnl_status_t made = dnnl_engine_create(&engine->engine, dnnl_cpu, 0);
-    if (made == dnnl_success) {
-      made = dnnl_stream_create(&engine->stream, engine->engine, dnnl_stream_default_flags);
-    }
-    status = made == dnnl_success ? ATTN_OK : failed(message, "making an engine", made);
-  }
-  if (status != ATTN_OK) {
-    gemm_destroy(engine);
-    return status;
-  }
-  *out = engine;
-  return ATTN_OK;
-}
-
 static void free_product(product *p) {
   if (p->primitive != NULL) {
     (void)dnnl_primitive_destroy(p->primitive);
@@ -226,6 +210,7 @@ void gemm_destroy(gemm_engine *engine) {
     layout_free(&s->packed);
     free(s);
   }
+  free(engine->rounded);
   if (engine->stream != NULL) {
     (void)dnnl_stream_destroy(engine->stream);
   }
@@ -241,12 +226,12 @@ static dnnl_status_t ask_layout(gemm_engine *engine, shape *s) {
   layout any = {0};
   layout y = {0};
   dnnl_primitive_desc_t description = NULL;
-  dnnl_status_t status = layout_init(&x, STEP_ROWS, s->k, dnnl_ab);
+  dnnl_status_t status = layout_init(&x, STEP_ROWS, s->k, engine->type, dnnl_ab);
   if (status == dnnl_success) {
-    status = layout_init(&any, s->k, s->n, dnnl_format_tag_any);
+    status = layout_init(&any, s->k, s->n, engine->type, dnnl_format_tag_any);
   }
   if (status == dnnl_success) {
-    status = layout_init(&y, STEP_ROWS, s->n, dnnl_ab);
+    status = layout_init(&y, STEP_ROWS, s->n, dnnl_f32, dnnl_ab);
   }
   if (status == dnnl_success) {
     status = describe_matmul(&description, engine->engine, &x, &any, &y);
@@ -260,6 +245,62 @@ static dnnl_status_t ask_layout(gemm_engine *engine, shape *s) {
   layout_free(&any);
   layout_free(&y);
   return status;
+}
+
+/* The instruction sets are no scale: the ones whose bit is set include those of its bits. */
+static bool native_bfloat16(void) {
+  const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+  return (isa & (unsigned)dnnl_cpu_isa_avx512_core_bf16) == (unsigned)dnnl_cpu_isa_avx512_core_bf16;
+}
+
+/* bfloat16 where it is wanted or native; that oneDNN has it at all here, a small product's description says. */
+static attn_status choose_type(gemm_engine *engine, gemm_compute compute, attn_message *message) {
+  if (compute == GEMM_FLOAT32 || (compute == GEMM_FASTER && !native_bfloat16())) {
+    return ATTN_OK;
+  }
+  shape probe = {.n = 64, .k = 64};
+  engine->type = dnnl_bf16;
+  const dnnl_status_t status = ask_layout(engine, &probe);
+  layout_free(&probe.packed);
+  if (status == dnnl_success) {
+    return ATTN_OK;
+  }
+  engine->type = dnnl_f32;
+  return compute == GEMM_FASTER ? ATTN_OK
+                                : lm_fail(message, ATTN_E_NO_DEVICE,
+                                          "--compute bfloat16: %s has no such product on this processor; accepted is "
+                                          "float32",
+                                          gemm_name());
+}
+
+attn_status gemm_create(int32_t threads, gemm_compute compute, gemm_engine **out, attn_message *message) {
+  gemm_engine *engine = calloc(1, sizeof *engine);
+  if (engine == NULL) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for the matrix product");
+  }
+  engine->threads = threads;
+  engine->type = dnnl_f32;
+  attn_status status = bind_threads(engine, message);
+  if (status == ATTN_OK) {
+    dnnl_status_t made = dnnl_engine_create(&engine->engine, dnnl_cpu, 0);
+    if (made == dnnl_success) {
+      made = dnnl_stream_create(&engine->stream, engine->engine, dnnl_stream_default_flags);
+    }
+    status = made == dnnl_success ? ATTN_OK : failed(message, "making an engine", made);
+  }
+  if (status == ATTN_OK) {
+    status = choose_type(engine, compute, message);
+  }
+  if (status != ATTN_OK) {
+    gemm_destroy(engine);
+    return status;
+  }
+  *out = engine;
+  return ATTN_OK;
+}
+
+gemm_compute gemm_compute_of(const gemm_engine *engine) {
+  return engine->type == dnnl_bf16 ? GEMM_BFLOAT16 : GEMM_FLOAT32;
 }
 
 static attn_status find_shape(gemm_engine *engine, int64_t n, int64_t k, shape **out, attn_message *message) {
@@ -293,7 +334,7 @@ static dnnl_status_t reorder(gemm_engine *engine, const shape *s, float *plain, 
   dnnl_memory_t target = NULL;
   dnnl_primitive_desc_t description = NULL;
   dnnl_primitive_t primitive = NULL;
-  dnnl_status_t status = layout_init(&from, s->k, s->n, dnnl_ba);
+  dnnl_status_t status = layout_init(&from, s->k, s->n, dnnl_f32, dnnl_ba);
   if (status == dnnl_success) {
     status = dnnl_memory_create(&source, BORROW(&from), engine->engine, plain);
   }
@@ -365,9 +406,9 @@ static dnnl_status_t make_product(gemm_engine *engine, const shape *s, int64_t m
   layout x = {0};
   layout y = {0};
   dnnl_primitive_desc_t description = NULL;
-  dnnl_status_t status = layout_init(&x, m, s->k, dnnl_ab);
+  dnnl_status_t status = layout_init(&x, m, s->k, engine->type, dnnl_ab);
   if (status == dnnl_success) {
-    status = layout_init(&y, m, s->n, dnnl_ab);
+    status = layout_init(&y, m, s->n, dnnl_f32, dnnl_ab);
   }
   if (status == dnnl_success) {
     status = describe_matmul(&description, engine->engine, &x, &s->packed, &y);
@@ -402,7 +443,7 @@ static dnnl_status_t set_address(dnnl_memory_t memory, const void *address) {
 #endif
 }
 
-static dnnl_status_t run_product(gemm_engine *engine, const gemm_weight *weight, int64_t m, const float *x, float *y) {
+static dnnl_status_t run_product(gemm_engine *engine, const gemm_weight *weight, int64_t m, const void *x, float *y) {
   const int64_t slot = m <= EXACT_ROWS ? m : EXACT_ROWS + m / STEP_ROWS;
   product *p = &weight->shape->products[slot];
   dnnl_status_t status = p->primitive != NULL ? dnnl_success : make_product(engine, weight->shape, m, p);
@@ -423,6 +464,36 @@ static dnnl_status_t run_product(gemm_engine *engine, const gemm_weight *weight,
   return status == dnnl_success ? dnnl_stream_wait(engine->stream) : status;
 }
 
+/* To the nearest, ties to even; what is not a number stays that. */
+static uint16_t round_to_bfloat16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {
+    return (uint16_t)(bits >> 16 | 0x40u);
+  }
+  return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+/* The rows as they are multiplied; NULL without memory. */
+static const void *convert_rows(gemm_engine *engine, const float *x, size_t count) {
+  if (engine->type == dnnl_f32) {
+    return x;
+  }
+  if (engine->rounded_count < count) {
+    free(engine->rounded);
+    engine->rounded_count = 0;
+    engine->rounded = malloc(count * sizeof engine->rounded[0]);
+    if (engine->rounded == NULL) {
+      return NULL;
+    }
+    engine->rounded_count = count;
+  }
+  for (size_t i = 0; i < count; i++) {
+    engine->rounded[i] = round_to_bfloat16(x[i]);
+  }
+  return engine->rounded;
+}
+
 attn_status gemm_run(gemm_engine *engine, const gemm_weight *weight, int64_t m, const float *x, float *y,
                      attn_message *message) {
   if (engine->set_threads != NULL) {
@@ -436,8 +507,10 @@ attn_status gemm_run(gemm_engine *engine, const gemm_weight *weight, int64_t m, 
     } else if (count > EXACT_ROWS) {
       count -= count % STEP_ROWS;
     }
+    const int64_t k = weight->shape->k;
+    const void *rows = convert_rows(engine, x + done * k, (size_t)count * (size_t)k);
     const dnnl_status_t status =
-        run_product(engine, weight, count, x + done * weight->shape->k, y + done * weight->shape->n);
+        rows != NULL ? run_product(engine, weight, count, rows, y + done * weight->shape->n) : dnnl_out_of_memory;
     if (status != dnnl_success) {
       return failed(message, "a matrix product", status);
     }

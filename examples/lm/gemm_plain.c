@@ -29,13 +29,23 @@ void gemm_prepare_process(char **argv) {
   (void)argv;
 }
 
-attn_status gemm_create(int32_t threads, gemm_engine **out, attn_message *message) {
+attn_status gemm_create(int32_t threads, gemm_compute compute, gemm_engine **out, attn_message *message) {
+  if (compute == GEMM_BFLOAT16) {
+    return lm_fail(message, ATTN_E_NO_DEVICE,
+                   "--compute bfloat16 needs oneDNN, which this build lacks; accepted is "
+                   "float32");
+  }
   *out = malloc(sizeof **out);
   if (*out == NULL) {
     return lm_fail(message, ATTN_E_NOMEM, "no memory for the matrix product");
   }
   (*out)->threads = threads;
   return ATTN_OK;
+}
+
+gemm_compute gemm_compute_of(const gemm_engine *engine) {
+  (void)engine;
+  return GEMM_FLOAT32;
 }
 
 const attn_executor *gemm_executor(const gemm_engine *engine) {

@@ -4,7 +4,6 @@
 #include "generate.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -34,6 +33,7 @@ typedef struct generator {
   int32_t *ids;         /* [max_tokens] */
   int32_t *positions;   /* [max_tokens] */
   float *logits;        /* [in_flight, vocabulary] */
+  sampler sampler;
 } generator;
 
 static double seconds(void) {
@@ -131,20 +131,6 @@ static attn_status run_step(generator *g, generate_stats *stats, attn_message *m
   return status;
 }
 
-/* The best id, the lowest of equals; -1 if a logit is not a number. */
-static int32_t best_of(const float *logits, int32_t count) {
-  int32_t best = 0;
-  for (int32_t i = 0; i < count; i++) {
-    if (isnan(logits[i])) {
-      return -1;
-    }
-    if (logits[i] > logits[best]) {
-      best = i;
-    }
-  }
-  return best;
-}
-
 static attn_status end(generator *g, int32_t slot, const char *reason, attn_message *message) {
   flight *f = &g->flights[slot];
   f->request->stop = reason;
@@ -158,14 +144,20 @@ static attn_status take_output(generator *g, int32_t slot, const float *logits, 
   if (request->output.count == 0 && request->first_logits != NULL) {
     memcpy(request->first_logits, logits, (size_t)g->vocabulary * sizeof logits[0]);
   }
-  const int32_t id = best_of(logits, g->vocabulary);
-  if (id < 0) {
-    return lm_fail(message, ATTN_E_RANGE, "the model's logits are not numbers; accepted are finite weights");
+  const sampler_history history = {request->prompt.data, request->prompt.count, request->output.data,
+                                   request->output.count};
+  int32_t id = -1;
+  attn_status status = sampler_choose(&g->sampler, logits, &history, &request->stream, &id, message);
+  if (status != ATTN_OK) {
+    return status;
   }
   if (id == g->options.eos) {
     return end(g, slot, "eos", message);
   }
-  const attn_status status = lm_ids_push(&request->output, id, message);
+  status = lm_ids_push(&request->output, id, message);
+  if (status == ATTN_OK && request->on_token != NULL) {
+    request->on_token(request->context, id);
+  }
   if (status == ATTN_OK && request->output.count >= (size_t)request->max_new) {
     return end(g, slot, "length", message);
   }
@@ -192,6 +184,7 @@ static void free_lists(generator *g) {
   free(g->ids);
   free(g->positions);
   free(g->logits);
+  sampler_free(&g->sampler);
 }
 
 static attn_status make_lists(generator *g, attn_message *message) {
@@ -209,7 +202,7 @@ static attn_status make_lists(generator *g, attn_message *message) {
       g->ids == NULL || g->positions == NULL || g->logits == NULL) {
     return lm_fail(message, ATTN_E_NOMEM, "no memory for the logits of %zu sequences", seqs);
   }
-  return ATTN_OK;
+  return sampler_create(&g->options.sampling, g->vocabulary, &g->sampler, message);
 }
 
 attn_status generate_run(model *m, const model_params *params, lm_attention *attention, const generate_options *options,

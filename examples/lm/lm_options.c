@@ -1,46 +1,226 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line of `attn-lm generate`: one table of flags, values checked as they are read. */
+/*
+ * The command line of attn-lm. One table holds all that is known of a flag: its help, the commands that have it and
+ * whether it takes a value; a second one describes the commands. Values are checked as they are read.
+ */
 #include "lm_options.h"
 
+#include "quant.h"
+
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *lm_options_help(void) {
-  return "usage: attn-lm generate --model FILE (--prompt TEXT | --ids LIST)... [options]\n"
-         "\n"
-         "Continues each prompt greedily with a GGUF model of the llama family, all prompts in one continuous batch.\n"
-         "\n"
-         "  --model FILE           GGUF file: tensors F32, F16, Q8_0, Q4_1; its own tokenizer is used\n"
-         "  --prompt TEXT          a prompt in UTF-8; may be given again for more prompts\n"
-         "  --ids LIST             a prompt as token ids, \"1,2,3\"; may be given again\n"
-         "  --chatml               make each --prompt a ChatML turn, after the template's default system turn\n"
-         "  --max-tokens N         most tokens to generate for each prompt (default 128)\n"
-         "  --threads N            threads (default: one per processor)\n"
-         "  --cache-format NAME    float32, float16 or bfloat16: how keys and values are stored (default float32)\n"
-         "  --compute NAME         float32, the only one yet\n"
-         "  --backend NAME         attention backend (default: the library chooses, or ATTN_BACKEND)\n"
-         "  --batch-invariant      attention results that do not depend on what else is in the batch\n"
-         "  --alone                one prompt after the other instead of all in one batch\n"
-         "  --block-size N         positions per cache block (default: what the backend prefers)\n"
-         "  --max-batch-tokens N   most tokens of one step (default 512)\n"
-         "  --json                 print one JSON object instead of text\n"
-         "  --logits FILE          write the first step's logits of each prompt as raw float32\n"
-         "\n"
-         "Generation of a prompt stops at the file's eos_token_id, after --max-tokens, or at the model's context\n"
-         "length. Exit status: 0; 1 if a valid call failed; 2 for bad input or a refusal.\n";
+typedef struct command_text {
+  const char *name;
+  const char *arguments;
+  const char *summary;
+  const char *text;
+} command_text;
+
+static const command_text commands[LM_COMMAND_COUNT] = {
+    [LM_GENERATE] =
+        {"generate", "(--prompt TEXT | --prompt-file FILE | --ids LIST)... [options]",
+         "continue prompts with a GGUF model",
+         "Continues each prompt, all in one continuous batch: greedily, or by sampling where --temperature\n"
+         "is above 0. Of a single prompt the text appears as it is made. Sampling takes the penalty, the\n"
+         "temperature, top-k, top-p and min-p in this order; candidates stand by logit, equals by id. The\n"
+         "same --seed gives each prompt its own random stream, whatever else is in the batch.\n\n"
+         "Generation of a prompt stops at the file's eos_token_id, after --max-tokens, or at the model's\n"
+         "context length."},
+    [LM_CHAT] = {"chat", "[options]", "converse by turns read from standard input",
+                 "Reads a turn per line from standard input until it ends, and answers each after the file's chat\n"
+                 "template, which has to be the plain ChatML form. Empty lines are skipped. The conversation ends\n"
+                 "with an error once it does not fit into --context."},
+    [LM_PERPLEXITY] =
+        {"perplexity", "--file FILE [options]", "measure how well a model predicts a text",
+         "Cuts the text's token ids into windows: window k is the file's bos_token_id, then the 1023 ids\n"
+         "from 512 k on. The log-probabilities of its last 512 ids count; a last window that is not full\n"
+         "is dropped. Prints exp(-mean); with --json the token ids too."},
+    [LM_BENCH] = {"bench", "[options]", "measure prefill and decode speed",
+                  "For each length: tokens per second of a prompt of so many tokens, and of one sequence's decode\n"
+                  "steps behind so many. Medians over --repeat runs."},
+};
+
+typedef enum flag_id {
+  FLAG_MODEL,
+  FLAG_PROMPT,
+  FLAG_PROMPT_FILE,
+  FLAG_IDS,
+  FLAG_CHATML,
+  FLAG_FILE,
+  FLAG_LENGTHS,
+  FLAG_REPEAT,
+  FLAG_MAX_TOKENS,
+  FLAG_CONTEXT,
+  FLAG_TEMPERATURE,
+  FLAG_TOP_K,
+  FLAG_TOP_P,
+  FLAG_MIN_P,
+  FLAG_REPETITION_PENALTY,
+  FLAG_SEED,
+  FLAG_THREADS,
+  FLAG_CACHE_FORMAT,
+  FLAG_COMPUTE,
+  FLAG_BACKEND,
+  FLAG_BATCH_INVARIANT,
+  FLAG_ALONE,
+  FLAG_BLOCK_SIZE,
+  FLAG_MAX_BATCH_TOKENS,
+  FLAG_JSON,
+  FLAG_LOGITS,
+  FLAG_HELP,
+  FLAG_COUNT
+} flag_id;
+
+typedef struct flag {
+  const char *name;
+  const char *value; /* NULL: it takes none */
+  const char *help;
+  unsigned commands; /* bits */
+  bool repeats;
+} flag;
+
+#define IN_GENERATE (1u << LM_GENERATE)
+#define IN_CHAT (1u << LM_CHAT)
+#define IN_PERPLEXITY (1u << LM_PERPLEXITY)
+#define IN_BENCH (1u << LM_BENCH)
+#define IN_TEXT (IN_GENERATE | IN_CHAT)
+#define IN_TABLES (IN_GENERATE | IN_PERPLEXITY | IN_BENCH)
+#define IN_ALL (IN_TEXT | IN_PERPLEXITY | IN_BENCH)
+
+static const flag flags[FLAG_COUNT] = {
+    [FLAG_MODEL] = {"--model", "FILE", "GGUF file of the llama family; its own tokenizer is used", IN_ALL, false},
+    [FLAG_PROMPT] = {"--prompt", "TEXT", "a prompt in UTF-8; may be given again for more prompts", IN_GENERATE, true},
+    [FLAG_PROMPT_FILE] = {"--prompt-file", "FILE", "a prompt from a file, - for standard input; may be given again",
+                          IN_GENERATE, true},
+    [FLAG_IDS] = {"--ids", "LIST", "a prompt as token ids, \"1,2,3\"; may be given again", IN_GENERATE, true},
+    [FLAG_CHATML] = {"--chatml", NULL, "make each text prompt a ChatML turn, after the template's system turn",
+                     IN_GENERATE, false},
+    [FLAG_FILE] = {"--file", "FILE", "the text in UTF-8, - for standard input", IN_PERPLEXITY, false},
+    [FLAG_LENGTHS] = {"--lengths", "LIST", "up to 16 lengths in tokens (default 128,512)", IN_BENCH, false},
+    [FLAG_REPEAT] = {"--repeat", "N", "runs of each measurement (default 5)", IN_BENCH, false},
+    [FLAG_MAX_TOKENS] = {"--max-tokens", "N", "most tokens to generate for each prompt or turn (default 128)", IN_TEXT,
+                         false},
+    [FLAG_CONTEXT] = {"--context", "N", "most tokens of the conversation (default 2048, or the model's)", IN_CHAT,
+                      false},
+    [FLAG_TEMPERATURE] = {"--temperature", "X", "0 takes the best token (default), above it samples", IN_TEXT, false},
+    [FLAG_TOP_K] = {"--top-k", "N", "sample from the N best tokens", IN_TEXT, false},
+    [FLAG_TOP_P] = {"--top-p", "X", "sample from the fewest best tokens whose probabilities sum to X", IN_TEXT, false},
+    [FLAG_MIN_P] = {"--min-p", "X", "sample from tokens with at least X times the best one's probability", IN_TEXT,
+                    false},
+    [FLAG_REPETITION_PENALTY] = {"--repetition-penalty", "X", "divide (negative: multiply) logits of seen tokens by X",
+                                 IN_TEXT, false},
+    [FLAG_SEED] = {"--seed", "N", "of sampling (default 0)", IN_TEXT, false},
+    [FLAG_THREADS] = {"--threads", "N", "threads (default: one per processor)", IN_ALL, false},
+    [FLAG_CACHE_FORMAT] = {"--cache-format", "NAME", "keys and values: float32 (default), float16 or bfloat16", IN_ALL,
+                           false},
+    [FLAG_COMPUTE] = {"--compute", "NAME", "matrix products: float32 or bfloat16 (default: the faster here)", IN_ALL,
+                      false},
+    [FLAG_BACKEND] = {"--backend", "NAME", "attention (default: the library chooses, or ATTN_BACKEND)", IN_ALL, false},
+    [FLAG_BATCH_INVARIANT] = {"--batch-invariant", NULL, "attention that does not depend on what else is in the batch",
+                              IN_TEXT, false},
+    [FLAG_ALONE] = {"--alone", NULL, "one prompt after the other instead of all in one batch", IN_GENERATE, false},
+    [FLAG_BLOCK_SIZE] = {"--block-size", "N", "positions per cache block (default: what the backend prefers)", IN_ALL,
+                         false},
+    [FLAG_MAX_BATCH_TOKENS] = {"--max-batch-tokens", "N", "most tokens of one step (default 512)", IN_ALL, false},
+    [FLAG_JSON] = {"--json", NULL, "print one JSON object instead of text", IN_TABLES, false},
+    [FLAG_LOGITS] = {"--logits", "FILE", "write the first step's logits of each prompt as raw float32", IN_GENERATE,
+                     false},
+    [FLAG_HELP] = {"--help", NULL, "this text", IN_ALL, false},
+};
+
+lm_command lm_command_from_name(const char *name) {
+  for (int i = 0; i < LM_COMMAND_COUNT; i++) {
+    if (strcmp(commands[i].name, name) == 0) {
+      return (lm_command)i;
+    }
+  }
+  return LM_COMMAND_COUNT;
 }
 
-static attn_status parse_count(const char *flag, const char *text, long most, int32_t *out, attn_message *message) {
+void lm_options_print_help(lm_command command, FILE *out) {
+  if (command == LM_COMMAND_COUNT) {
+    (void)fprintf(out, "usage: attn-lm COMMAND\n\n");
+    for (int i = 0; i < LM_COMMAND_COUNT; i++) {
+      (void)fprintf(out, "  %-11s %s (attn-lm %s --help)\n", commands[i].name, commands[i].summary, commands[i].name);
+    }
+    (void)fprintf(out, "  --help      this text\n  --version   the version of libattn\n");
+    return;
+  }
+  const command_text *text = &commands[command];
+  (void)fprintf(out, "usage: attn-lm %s --model FILE %s\n\n%s\n\n", text->name, text->arguments, text->text);
+  for (int i = 0; i < FLAG_COUNT; i++) {
+    if ((flags[i].commands >> command & 1u) != 0) {
+      char left[40];
+      (void)snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value != NULL ? flags[i].value : "");
+      (void)fprintf(out, "  %-24s %s\n", left, flags[i].help);
+    }
+  }
+  (void)fprintf(out, "\nTensors may be %s. Exit status: 0; 1 if a valid call failed; 2 for bad\ninput or a refusal.\n",
+                quant_supported_names());
+}
+
+static attn_status parse_count(const char *name, const char *text, long most, int32_t *out, attn_message *message) {
   char *end = NULL;
   errno = 0;
   const long value = strtol(text, &end, 10);
   if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < 1 || value > most) {
     const lm_quoted found = lm_quote(text, strlen(text));
-    return lm_fail(message, ATTN_E_RANGE, "%s is %s; accepted are 1 to %ld", flag, found.text, most);
+    return lm_fail(message, ATTN_E_RANGE, "%s is %s; accepted are 1 to %ld", name, found.text, most);
   }
   *out = (int32_t)value;
   return ATTN_OK;
+}
+
+static attn_status parse_seed(const char *text, uint64_t *out, attn_message *message) {
+  char *end = NULL;
+  errno = 0;
+  const unsigned long long value = strtoull(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0) {
+    const lm_quoted found = lm_quote(text, strlen(text));
+    return lm_fail(message, ATTN_E_RANGE, "--seed is %s; accepted are 0 to 18446744073709551615", found.text);
+  }
+  *out = value;
+  return ATTN_OK;
+}
+
+/* Decimal digits with at most one point: no sign, exponent, hexadecimal or word. */
+static attn_status parse_number(const char *name, const char *text, double least, double most, double *out,
+                                attn_message *message) {
+  const size_t digits = strspn(text, "0123456789.");
+  const char *point = strchr(text, '.');
+  const bool plain = digits > 0 && text[digits] == '\0' && digits < 40 && strcmp(text, ".") != 0 &&
+                     (point == NULL || strchr(point + 1, '.') == NULL);
+  const double value = plain ? strtod(text, NULL) : NAN;
+  if (!(value >= least && value <= most)) {
+    const lm_quoted found = lm_quote(text, strlen(text));
+    return lm_fail(message, ATTN_E_RANGE, "%s is %s; accepted are %g to %g", name, found.text, least, most);
+  }
+  *out = value;
+  return ATTN_OK;
+}
+
+static attn_status parse_lengths(const char *text, lm_options *options, attn_message *message) {
+  const char *at = text;
+  options->length_count = 0;
+  for (;;) {
+    char *end = NULL;
+    errno = 0;
+    const long value = strtol(at, &end, 10);
+    if (*at < '0' || *at > '9' || errno != 0 || value < 1 || value > 1000000 || (*end != ',' && *end != '\0') ||
+        options->length_count == LM_MAX_LENGTHS) {
+      const lm_quoted found = lm_quote(text, strlen(text));
+      return lm_fail(message, ATTN_E_RANGE, "--lengths is %s; accepted are up to %d numbers 1 to 1000000 with commas",
+                     found.text, LM_MAX_LENGTHS);
+    }
+    options->lengths[options->length_count++] = (int32_t)value;
+    if (*end == '\0') {
+      return ATTN_OK;
+    }
+    at = end + 1;
+  }
 }
 
 static attn_status parse_format(const char *text, attn_format *out, attn_message *message) {
@@ -54,85 +234,66 @@ static attn_status parse_format(const char *text, attn_format *out, attn_message
   return lm_fail(message, ATTN_E_NAME, "--cache-format is %s; accepted are float32, float16, bfloat16", found.text);
 }
 
-typedef enum flag_id {
-  FLAG_MODEL,
-  FLAG_PROMPT,
-  FLAG_IDS,
-  FLAG_CHATML,
-  FLAG_MAX_TOKENS,
-  FLAG_THREADS,
-  FLAG_CACHE_FORMAT,
-  FLAG_COMPUTE,
-  FLAG_BACKEND,
-  FLAG_BATCH_INVARIANT,
-  FLAG_ALONE,
-  FLAG_BLOCK_SIZE,
-  FLAG_MAX_BATCH_TOKENS,
-  FLAG_JSON,
-  FLAG_LOGITS,
-  FLAG_HELP
-} flag_id;
-
-typedef struct flag {
-  const char *name;
-  flag_id id;
-  bool has_value;
-} flag;
-
-static const flag flags[] = {
-    {"--model", FLAG_MODEL, true},
-    {"--prompt", FLAG_PROMPT, true},
-    {"--ids", FLAG_IDS, true},
-    {"--chatml", FLAG_CHATML, false},
-    {"--max-tokens", FLAG_MAX_TOKENS, true},
-    {"--threads", FLAG_THREADS, true},
-    {"--cache-format", FLAG_CACHE_FORMAT, true},
-    {"--compute", FLAG_COMPUTE, true},
-    {"--backend", FLAG_BACKEND, true},
-    {"--batch-invariant", FLAG_BATCH_INVARIANT, false},
-    {"--alone", FLAG_ALONE, false},
-    {"--block-size", FLAG_BLOCK_SIZE, true},
-    {"--max-batch-tokens", FLAG_MAX_BATCH_TOKENS, true},
-    {"--json", FLAG_JSON, false},
-    {"--logits", FLAG_LOGITS, true},
-    {"--help", FLAG_HELP, false},
-};
-
-static const flag *find_flag(const char *name) {
-  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-    if (strcmp(flags[i].name, name) == 0) {
-      return &flags[i];
-    }
+static attn_status parse_compute(const char *text, gemm_compute *out, attn_message *message) {
+  if (strcmp(text, "float32") == 0) {
+    *out = GEMM_FLOAT32;
+  } else if (strcmp(text, "bfloat16") == 0) {
+    *out = GEMM_BFLOAT16;
+  } else {
+    const lm_quoted found = lm_quote(text, strlen(text));
+    return lm_fail(message, ATTN_E_NAME, "--compute is %s; accepted are float32, bfloat16", found.text);
   }
-  return NULL;
+  return ATTN_OK;
 }
 
-static attn_status apply(const flag *f, const char *value, lm_options *options, attn_message *message) {
-  switch (f->id) {
+static attn_status apply(flag_id id, const char *value, lm_options *options, attn_message *message) {
+  const char *name = flags[id].name;
+  sampler_options *sampling = &options->sampling;
+  switch (id) {
   case FLAG_MODEL:
     options->model = value;
     break;
   case FLAG_PROMPT:
-    options->prompts[options->prompt_count++] = (lm_prompt){value, NULL};
+    options->prompts[options->prompt_count++] = (lm_prompt){value, NULL, NULL};
+    break;
+  case FLAG_PROMPT_FILE:
+    options->prompts[options->prompt_count++] = (lm_prompt){NULL, NULL, value};
     break;
   case FLAG_IDS:
-    options->prompts[options->prompt_count++] = (lm_prompt){NULL, value};
+    options->prompts[options->prompt_count++] = (lm_prompt){NULL, value, NULL};
     break;
   case FLAG_CHATML:
     options->chatml = true;
     break;
+  case FLAG_FILE:
+    options->file = value;
+    break;
+  case FLAG_LENGTHS:
+    return parse_lengths(value, options, message);
+  case FLAG_REPEAT:
+    return parse_count(name, value, 1000, &options->repeat, message);
   case FLAG_MAX_TOKENS:
-    return parse_count(f->name, value, INT32_MAX / 4, &options->max_tokens, message);
+    return parse_count(name, value, INT32_MAX / 4, &options->max_tokens, message);
+  case FLAG_CONTEXT:
+    return parse_count(name, value, INT32_MAX / 4, &options->context, message);
+  case FLAG_TEMPERATURE:
+    return parse_number(name, value, 0, 100, &sampling->temperature, message);
+  case FLAG_TOP_K:
+    return parse_count(name, value, INT32_MAX / 4, &sampling->top_k, message);
+  case FLAG_TOP_P:
+    return parse_number(name, value, 1e-6, 1, &sampling->top_p, message);
+  case FLAG_MIN_P:
+    return parse_number(name, value, 0, 1, &sampling->min_p, message);
+  case FLAG_REPETITION_PENALTY:
+    return parse_number(name, value, 0.01, 100, &sampling->repetition_penalty, message);
+  case FLAG_SEED:
+    return parse_seed(value, &sampling->seed, message);
   case FLAG_THREADS:
-    return parse_count(f->name, value, 1024, &options->threads, message);
+    return parse_count(name, value, 1024, &options->threads, message);
   case FLAG_CACHE_FORMAT:
     return parse_format(value, &options->format, message);
   case FLAG_COMPUTE:
-    if (strcmp(value, "float32") != 0) {
-      const lm_quoted found = lm_quote(value, strlen(value));
-      return lm_fail(message, ATTN_E_NAME, "--compute is %s; accepted is float32", found.text);
-    }
-    break;
+    return parse_compute(value, &options->compute, message);
   case FLAG_BACKEND:
     options->backend = value;
     break;
@@ -143,9 +304,9 @@ static attn_status apply(const flag *f, const char *value, lm_options *options, 
     options->alone = true;
     break;
   case FLAG_BLOCK_SIZE:
-    return parse_count(f->name, value, 65536, &options->block_size, message);
+    return parse_count(name, value, 65536, &options->block_size, message);
   case FLAG_MAX_BATCH_TOKENS:
-    return parse_count(f->name, value, 65536, &options->max_batch_tokens, message);
+    return parse_count(name, value, 65536, &options->max_batch_tokens, message);
   case FLAG_JSON:
     options->json = true;
     break;
@@ -155,31 +316,40 @@ static attn_status apply(const flag *f, const char *value, lm_options *options, 
   case FLAG_HELP:
     options->help = true;
     break;
+  case FLAG_COUNT:
+    break;
   }
   return ATTN_OK;
 }
 
-static attn_status parse_all(int count, char **arguments, lm_options *options, attn_message *message) {
-  bool seen[sizeof flags / sizeof flags[0]] = {false};
+static flag_id find_flag(lm_command command, const char *name) {
+  int i = 0;
+  while (i < FLAG_COUNT && ((flags[i].commands >> command & 1u) == 0 || strcmp(flags[i].name, name) != 0)) {
+    i++;
+  }
+  return (flag_id)i;
+}
+
+static attn_status parse_all(int count, char **arguments, bool *seen, lm_options *options, attn_message *message) {
   for (int i = 0; i < count; i++) {
-    const flag *f = find_flag(arguments[i]);
-    if (f == NULL) {
+    const flag_id id = find_flag(options->command, arguments[i]);
+    if (id == FLAG_COUNT) {
       const lm_quoted found = lm_quote(arguments[i], strlen(arguments[i]));
-      return lm_fail(message, ATTN_E_NAME, "unknown argument %s; attn-lm generate --help lists what is accepted",
-                     found.text);
+      return lm_fail(message, ATTN_E_NAME, "unknown argument %s; attn-lm %s --help lists what is accepted", found.text,
+                     commands[options->command].name);
     }
-    if (seen[f - flags] && f->id != FLAG_PROMPT && f->id != FLAG_IDS) {
-      return lm_fail(message, ATTN_E_NAME, "%s is given twice; accepted is once", f->name);
+    if (seen[id] && !flags[id].repeats) {
+      return lm_fail(message, ATTN_E_NAME, "%s is given twice; accepted is once", flags[id].name);
     }
-    seen[f - flags] = true;
+    seen[id] = true;
     const char *value = NULL;
-    if (f->has_value) {
+    if (flags[id].value != NULL) {
       if (i + 1 == count) {
-        return lm_fail(message, ATTN_E_NAME, "%s wants a value", f->name);
+        return lm_fail(message, ATTN_E_NAME, "%s wants a value", flags[id].name);
       }
       value = arguments[++i];
     }
-    const attn_status status = apply(f, value, options, message);
+    const attn_status status = apply(id, value, options, message);
     if (status != ATTN_OK || options->help) {
       return status;
     }
@@ -187,22 +357,52 @@ static attn_status parse_all(int count, char **arguments, lm_options *options, a
   return ATTN_OK;
 }
 
-attn_status lm_options_parse(int count, char **arguments, lm_options *options, attn_message *message) {
-  *options = (lm_options){0};
-  options->max_tokens = 128;
-  options->max_batch_tokens = 512;
-  options->format = ATTN_FORMAT_FLOAT32;
+static attn_status check(const bool *seen, const lm_options *options, attn_message *message) {
+  static const flag_id only_sampling[] = {FLAG_TOP_K, FLAG_TOP_P, FLAG_MIN_P, FLAG_SEED};
+  if (options->model == NULL) {
+    return lm_fail(message, ATTN_E_NULL, "--model FILE is missing");
+  }
+  if (options->command == LM_GENERATE && options->prompt_count == 0) {
+    return lm_fail(message, ATTN_E_NULL, "no prompt; give --prompt TEXT, --prompt-file FILE or --ids LIST");
+  }
+  if (options->command == LM_PERPLEXITY && options->file == NULL) {
+    return lm_fail(message, ATTN_E_NULL, "--file FILE is missing");
+  }
+  int from_stdin = 0;
+  for (size_t i = 0; i < options->prompt_count; i++) {
+    from_stdin += options->prompts[i].file != NULL && strcmp(options->prompts[i].file, "-") == 0;
+  }
+  if (from_stdin > 1) {
+    return lm_fail(message, ATTN_E_NAME, "--prompt-file - is given twice; accepted is once");
+  }
+  for (size_t i = 0; i < sizeof only_sampling / sizeof only_sampling[0]; i++) {
+    if (seen[only_sampling[i]] && !(options->sampling.temperature > 0)) {
+      return lm_fail(message, ATTN_E_NAME, "%s has no meaning at --temperature 0; accepted is a temperature above 0",
+                     flags[only_sampling[i]].name);
+    }
+  }
+  return ATTN_OK;
+}
+
+attn_status lm_options_parse(lm_command command, int count, char **arguments, lm_options *options,
+                             attn_message *message) {
+  *options = (lm_options){.command = command,
+                          .max_tokens = 128,
+                          .max_batch_tokens = 512,
+                          .repeat = 5,
+                          .lengths = {128, 512},
+                          .length_count = 2,
+                          .format = ATTN_FORMAT_FLOAT32,
+                          .compute = GEMM_FASTER,
+                          .sampling = {.top_p = 1, .repetition_penalty = 1}};
+  bool seen[FLAG_COUNT] = {false};
   options->prompts = calloc((size_t)count + 1, sizeof options->prompts[0]);
   if (options->prompts == NULL) {
     return lm_fail(message, ATTN_E_NOMEM, "no memory for %d arguments", count);
   }
-  attn_status status = parse_all(count, arguments, options, message);
+  attn_status status = parse_all(count, arguments, seen, options, message);
   if (status == ATTN_OK && !options->help) {
-    if (options->model == NULL) {
-      status = lm_fail(message, ATTN_E_NULL, "--model FILE is missing");
-    } else if (options->prompt_count == 0) {
-      status = lm_fail(message, ATTN_E_NULL, "no prompt; give --prompt TEXT or --ids LIST");
-    }
+    status = check(seen, options, message);
   }
   if (status != ATTN_OK) {
     lm_options_free(options);

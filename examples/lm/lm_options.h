@@ -1,30 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line of `attn-lm generate`. */
+/* The command line of attn-lm: its commands and their flags. */
 #ifndef LM_OPTIONS_H
 #define LM_OPTIONS_H
 
-#include "lm_error.h"
+#include "gemm.h"
+#include "sampler.h"
 
 #include <attn/attn.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+
+typedef enum lm_command { LM_GENERATE, LM_CHAT, LM_PERPLEXITY, LM_BENCH, LM_COMMAND_COUNT } lm_command;
 
 typedef struct lm_prompt {
   const char *text; /**< --prompt */
-  const char *ids;  /**< --ids; exactly one of the two is set */
+  const char *ids;  /**< --ids */
+  const char *file; /**< --prompt-file, "-" for standard input; exactly one of the three is set */
 } lm_prompt;
 
+#define LM_MAX_LENGTHS 16
+
 typedef struct lm_options {
+  lm_command command;
   const char *model;
   const char *backend;
   const char *logits;
+  const char *file;   /**< of perplexity */
   lm_prompt *prompts; /**< in the order of the command line; lm_options_free */
   size_t prompt_count;
   int32_t max_tokens;
   int32_t threads;
   int32_t block_size;
   int32_t max_batch_tokens;
+  int32_t context; /**< most positions of a chat */
+  int32_t repeat;
+  int32_t lengths[LM_MAX_LENGTHS];
+  size_t length_count;
   attn_format format;
+  gemm_compute compute;
+  sampler_options sampling;
   bool chatml;
   bool batch_invariant;
   bool alone;
@@ -32,11 +47,15 @@ typedef struct lm_options {
   bool help;
 } lm_options;
 
-/** Parses what follows `generate`. Anything unknown, doubled or out of range is refused. */
-ATTN_NODISCARD attn_status lm_options_parse(int count, char **arguments, lm_options *options, attn_message *message);
+/** The command of a name, or LM_COMMAND_COUNT. */
+lm_command lm_command_from_name(const char *name);
+
+/** Parses what follows the command. Anything unknown to it, doubled or out of range is refused. */
+ATTN_NODISCARD attn_status lm_options_parse(lm_command command, int count, char **arguments, lm_options *options,
+                                            attn_message *message);
 void lm_options_free(lm_options *options);
 
-/** The text of `attn-lm generate --help`. */
-const char *lm_options_help(void);
+/** `attn-lm COMMAND --help`, and with LM_COMMAND_COUNT `attn-lm --help`. */
+void lm_options_print_help(lm_command command, FILE *out);
 
 #endif

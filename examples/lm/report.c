@@ -22,12 +22,12 @@ static double rate(int64_t tokens, double seconds) {
 static char *join(const report *r, const lm_request *request, size_t *length) {
   size_t total = 0;
   for (size_t i = 0; i < request->output.count; i++) {
-    total += (size_t)tokenizer_decode(r->tok, request->output.data[i]).length;
+    total += (size_t)tokenizer_decode(r->session->tok, request->output.data[i]).length;
   }
   char *text = malloc(total + 1);
   size_t used = 0;
   for (size_t i = 0; text != NULL && i < request->output.count; i++) {
-    const gguf_string bytes = tokenizer_decode(r->tok, request->output.data[i]);
+    const gguf_string bytes = tokenizer_decode(r->session->tok, request->output.data[i]);
     memcpy(text + used, bytes.data, (size_t)bytes.length);
     used += (size_t)bytes.length;
   }
@@ -89,22 +89,31 @@ static bool print_json(const report *r) {
                rate(r->stats.prefill_tokens, r->stats.prefill_seconds));
   (void)printf("\"decode_tokens\":%" PRId64 ",\"decode_tokens_per_second\":%.2f,", r->stats.decode_tokens,
                rate(r->stats.decode_tokens, r->stats.decode_seconds));
-  (void)printf("\"steps\":%" PRId64 ",\"cache_bytes\":%" PRIu64 ",\"cache_format\":\"%s\",\"compute\":\"float32\",",
-               r->stats.steps, lm_attention_cache_bytes(r->attention), attn_format_name(r->options->format));
-  (void)printf("\"backend\":\"%s\",\"gemm\":\"%s\",\"threads\":%d}\n", lm_attention_backend(r->attention), gemm_name(),
-               r->threads);
+  (void)printf("\"steps\":%" PRId64 ",\"cache_bytes\":%" PRIu64 ",\"cache_format\":\"%s\",\"compute\":\"%s\",",
+               r->stats.steps, lm_attention_cache_bytes(r->session->attention),
+               attn_format_name(r->session->options.format), session_compute_name(r->session));
+  (void)printf("\"backend\":\"%s\",\"gemm\":\"%s\",\"threads\":%d}\n", lm_attention_backend(r->session->attention),
+               gemm_name(), r->session->threads);
   return true;
 }
 
+void report_print_prompt(const report *r, size_t i) {
+  const lm_prompt *prompt = &r->session->options.prompts[i];
+  const char *shown = prompt->text != NULL ? prompt->text : prompt->ids != NULL ? prompt->ids : prompt->file;
+  (void)printf("[%zu] %s\n", i + 1, shown);
+}
+
 static bool print_text(const report *r) {
-  for (size_t i = 0; i < r->count; i++) {
+  if (r->streamed) {
+    (void)printf("\n\n");
+  }
+  for (size_t i = 0; i < r->count && !r->streamed; i++) {
     size_t length = 0;
     char *text = join(r, &r->requests[i], &length);
     if (text == NULL) {
       return false;
     }
-    const lm_prompt *prompt = &r->options->prompts[i];
-    (void)printf("[%zu] %s\n", i + 1, prompt->text != NULL ? prompt->text : prompt->ids);
+    report_print_prompt(r, i);
     (void)fwrite(text, 1, length, stdout);
     (void)printf("\n\n");
     free(text);
@@ -113,22 +122,20 @@ static bool print_text(const report *r) {
                rate(r->stats.prefill_tokens, r->stats.prefill_seconds));
   (void)printf("decode     %" PRId64 " tokens, %.1f tokens/s\n", r->stats.decode_tokens,
                rate(r->stats.decode_tokens, r->stats.decode_seconds));
-  (void)printf("cache      %" PRIu64 " bytes\n", lm_attention_cache_bytes(r->attention));
-  (void)printf("backend    %s, %d thread%s; products by %s\n", lm_attention_backend(r->attention), r->threads,
-               r->threads > 1 ? "s" : "", gemm_name());
-  (void)printf("precision  float32, cache %s\n", attn_format_name(r->options->format));
+  (void)printf("cache      %" PRIu64 " bytes\n", lm_attention_cache_bytes(r->session->attention));
+  (void)printf("backend    %s, %d thread%s; products by %s\n", lm_attention_backend(r->session->attention),
+               r->session->threads, r->session->threads > 1 ? "s" : "", gemm_name());
+  (void)printf("precision  %s, cache %s\n", session_compute_name(r->session),
+               attn_format_name(r->session->options.format));
   return true;
 }
 
 attn_status report_print(const report *r, attn_message *message) {
-  const bool complete = r->options->json ? print_json(r) : print_text(r);
+  const bool complete = r->session->options.json ? print_json(r) : print_text(r);
   if (!complete) {
     return lm_fail(message, ATTN_E_NOMEM, "no memory for the texts");
   }
-  if (fflush(stdout) != 0 || ferror(stdout)) {
-    return lm_fail(message, ATTN_E_IO, "standard output cannot be written: %s", strerror(errno));
-  }
-  return ATTN_OK;
+  return session_flush(message);
 }
 
 /* A new file beside `path` under a free name, which is written to `name`. */
@@ -149,7 +156,7 @@ static FILE *open_beside(const char *path, char *name, size_t room) {
 static bool write_logits(const report *r, FILE *file) {
   bool written = true;
   for (size_t i = 0; written && i < r->count; i++) {
-    const size_t count = (size_t)r->params->vocabulary;
+    const size_t count = (size_t)r->session->params.vocabulary;
     written = fwrite(r->requests[i].first_logits, sizeof(float), count, file) == count;
   }
   return written;

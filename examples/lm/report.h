@@ -4,18 +4,18 @@
 #define LM_REPORT_H
 
 #include "generate.h"
-#include "lm_options.h"
+#include "lm_session.h"
 
 typedef struct report {
-  const lm_options *options;
-  const tokenizer *tok;
-  const model_params *params;
-  const lm_attention *attention;
-  int32_t threads;
+  const lm_session *session;
   const lm_request *requests; /**< one per prompt of the options */
   size_t count;
+  bool streamed; /**< the prompt and its text are on standard output already */
   generate_stats stats;
 } report;
+
+/** The line that stands above a text. */
+void report_print_prompt(const report *r, size_t i);
 
 /** Writes to standard output. ATTN_E_IO if that fails. */
 ATTN_NODISCARD attn_status report_print(const report *r, attn_message *message);

@@ -10,8 +10,9 @@
  *     attn_plan_schedule()    once per step                               plan.h
  *     attn_run()              once per layer                              plan.h
  *
- * Around them: attn_pool (pool.h) manages blocks, attn_explain() (backend.h) is the dry run with reasons, attn_merge()
- * (merge.h) joins partial results, mla.h and comm.h hold what later versions build. status.h has the codes and messages
+ * Around them: attn_pool (pool.h) manages blocks, attn_workspaces (workspace.h) manages the working memory of several
+ * micro-batches, attn_explain() (backend.h) is the dry run with reasons, attn_merge() (merge.h) joins partial results,
+ * mla.h and comm.h hold what later versions build. status.h has the codes and messages
  * of failing calls, tensor.h how tensors are borrowed.
  *
  * Rules of every call: tensors are borrowed DLPack views whose strides are used as given; structs start with their size
@@ -31,6 +32,7 @@
 #include "problem.h"
 #include "status.h"
 #include "tensor.h"
+#include "workspace.h"
 
 #ifdef __cplusplus
 extern "C" {

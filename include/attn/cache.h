@@ -195,23 +195,53 @@ typedef struct attn_cache_gather_args {
 ATTN_API ATTN_NODISCARD attn_status attn_cache_gather(attn_context *context, const attn_cache_gather_args *args,
                                                       attn_message *message);
 
-/* ---- Copy and swap (declared; not built in yet: both return ATTN_E_UNSUPPORTED) ---------------------------------- */
+/* ---- Copy and swap (stable) ------------------------------------------------------------------------------------- */
 
-/** Arguments of attn_cache_copy() and attn_cache_swap(). Start from ATTN_CACHE_COPY_INIT. */
+/** Arguments of attn_cache_copy() and attn_cache_swap(). Start from ATTN_CACHE_COPY_INIT. All tensors are borrowed. */
 typedef struct attn_cache_copy_args {
-  uint32_t size;             /**< sizeof(attn_cache_copy_args) */
-  attn_layout layout;        /**< axis order of all pools */
-  const DLTensor *source;    /**< pool that blocks are read from */
-  const DLTensor *target;    /**< pool that blocks are written to; may be `source` */
-  const DLTensor *block_map; /**< [n, 2]  int64: source block, target block */
+  uint32_t size;          /**< sizeof(attn_cache_copy_args) */
+  attn_layout layout;     /**< axis order of both pools. Whole blocks move, so both give the same result */
+  const char *backend;    /**< NULL: choose; else a backend's name, obeyed or refused */
+  const DLTensor *source; /**< pool that blocks are read from, of 4 axes or (latent rows) 3, the first one blocks; any
+                                  element type. A swap writes it too */
+  const DLTensor *target; /**< pool that blocks are written to, of source's shape and element type, whatever its
+                                  strides. The very tensor that source is: both are one pool */
+  const DLTensor *block_map; /**< [n, 2]  int64: block of source, block of target */
 } attn_cache_copy_args;
 #define ATTN_CACHE_COPY_INIT ATTN_INIT(attn_cache_copy_args)
 
-/** Copy whole blocks inside a pool or between two of one shape. @return ATTN_E_UNSUPPORTED until built in. */
+/**
+ * Copy whole blocks between two pools, or inside one.
+ *
+ *     target[block_map[i][1]] = source[block_map[i][0]]     for every i, bit by bit, every element of the block
+ *
+ * The strides of each pool say what a block is: with several layers inside a block, or padding, only the elements of
+ * the tensors given are read and written, and the bytes between them are not. Source and target are one pool when they
+ * have the same data, shape and strides; otherwise they may not share a byte. K and V are two calls.
+ *
+ * The result does not depend on the order of the pairs: a block that is named twice as target is refused, and in one
+ * pool so is a target that another pair reads. In one pool a pair of a block with itself does nothing, and these two
+ * rules leave it out.
+ *
+ * Every entry is checked before a byte is written. Finished on return on a CPU context. Allocates nothing. May run in
+ * several threads on disjoint blocks.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (layout); ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN;
+ *         ATTN_E_DTYPE; ATTN_E_TENSOR_DEVICE; ATTN_E_OVERFLOW; ATTN_E_OVERLAP (the pools overlap without being one, or
+ *         one that is written overlaps block_map); ATTN_E_INDEX (an id outside the pool, or one of the pairs refused
+ *         above); ATTN_E_NAME, ATTN_E_BACKEND (backend). Nothing was written.
+ */
 ATTN_API ATTN_NODISCARD attn_status attn_cache_copy(attn_context *context, const attn_cache_copy_args *args,
                                                     attn_message *message);
 
-/** Exchange whole blocks of two pools of one shape. @return ATTN_E_UNSUPPORTED until built in. */
+/**
+ * Exchange whole blocks of two pools, or inside one.
+ *
+ *     target[block_map[i][1]] <-> source[block_map[i][0]]     for every i, bit by bit, every element of the block
+ *
+ * As attn_cache_copy(), but both pools are written, and no block may be named by two pairs: not twice in one column,
+ * and in one pool not in both either (but a pair of a block with itself does nothing and is left out).
+ * @return as attn_cache_copy().
+ */
 ATTN_API ATTN_NODISCARD attn_status attn_cache_swap(attn_context *context, const attn_cache_copy_args *args,
                                                     attn_message *message);
 

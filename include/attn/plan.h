@@ -117,7 +117,8 @@ typedef struct attn_batch {
  *                   workspace holds addresses into itself: moved or copied elsewhere it counts as not scheduled
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_DTYPE; ATTN_E_STRIDE; ATTN_E_ALIGN;
  *         ATTN_E_TENSOR_DEVICE; ATTN_E_INDEX (an entry negative or falling); ATTN_E_CAPACITY (beyond the plan's
- *         limits); ATTN_E_WORKSPACE (too small, with the bytes needed); ATTN_E_STATE (no workspace given or owned).
+ *         limits); ATTN_E_WORKSPACE (too small, with the bytes needed); ATTN_E_STATE (no workspace given or owned, or a
+ *         run in checked mode, or another schedule, uses it at this moment).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_plan_schedule(const attn_plan *plan, const attn_batch *batch,
                                                        const attn_workspace *workspace, attn_message *message);
@@ -139,8 +140,9 @@ ATTN_API ATTN_NODISCARD attn_status attn_schedule_get_info(const attn_plan *plan
 /** Arguments of attn_run(). Start from ATTN_RUN_INIT. All tensors are borrowed for the call. */
 typedef struct attn_run_args {
   uint32_t size;                  /**< sizeof(attn_run_args) */
-  int32_t unchecked;              /**< 0: a bad id or length is ATTN_E_INDEX before anything is written. 1: such a
-                                       position counts as masked */
+  int32_t unchecked;              /**< 0: a bad id or length is ATTN_E_INDEX before anything is written, and a workspace
+                                       that another call uses is ATTN_E_STATE. 1: such a position counts as masked,
+                                       and nobody looks whether the workspace is in use */
   const DLTensor *q;              /**< [tokens, num_q_heads, qk_head_size]  problem's q_dtype; tokens >= the batch's */
   const DLTensor *k;              /**< ATTN_KV_DIRECT: [kv tokens, num_kv_heads, qk_head_size] */
   const DLTensor *v;              /**< ATTN_KV_DIRECT: [kv tokens, num_kv_heads, v_head_size] */
@@ -180,7 +182,8 @@ typedef struct attn_run_args {
  *         declare); ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE; ATTN_E_TENSOR_DEVICE;
  *         ATTN_E_OVERLAP; ATTN_E_INDEX (block id outside the pool at a visible position, length beyond the table,
  *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite); ATTN_E_WORKSPACE;
- *         ATTN_E_STATE (this workspace holds no schedule of this plan). Nothing was written.
+ *         ATTN_E_STATE (this workspace holds no schedule of this plan; or, in checked mode, another run or a schedule
+ *         uses it at this moment). Nothing was written.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_run(const attn_plan *plan, const attn_run_args *args,
                                              const attn_workspace *workspace, attn_message *message);

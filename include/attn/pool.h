@@ -7,6 +7,11 @@
  * Sequences are numbered by the caller's slots 0 .. max_seqs - 1 and grow token by token. All memory is allocated by
  * attn_pool_create(); every later call is O(1) per block it touches and allocates nothing.
  *
+ * Sequences can share blocks: attn_pool_fork() lets two sequences go on from one, and a later append copies the block
+ * that both would write (copy-on-write). With options.prefix_cache, full blocks whose token ids are known are kept when
+ * their last reference goes, and attn_pool_reuse_prefix() starts a sequence from them; while they wait they count as
+ * free, and are evicted, least recently used first, once the free list is empty.
+ *
  * A pool is not locked: one thread at a time.
  */
 #ifndef ATTN_POOL_H
@@ -25,6 +30,8 @@ typedef struct attn_pool_options {
   int32_t block_size;     /**< positions per block, >= 1 */
   int32_t max_seqs;       /**< sequence slots, >= 1 */
   int32_t max_seq_blocks; /**< blocks that one sequence may hold, >= 1 (the width of its table row) */
+  int32_t prefix_cache;   /**< 1: full blocks can be reused; takes 4 bytes a position and up to 48 a block */
+  uint64_t hash_mask;     /**< for tests: the bits kept of a block's hash, so that hashes collide; 0: all */
 } attn_pool_options;
 #define ATTN_POOL_OPTIONS_INIT ATTN_INIT(attn_pool_options)
 
@@ -33,7 +40,8 @@ typedef struct attn_pool attn_pool;
 
 /**
  * Make a pool. *pool belongs to the caller: attn_pool_destroy().
- * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE; ATTN_E_OVERFLOW; ATTN_E_NOMEM.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (hash_mask too, where it has no prefix_cache);
+ *         ATTN_E_OVERFLOW; ATTN_E_NOMEM.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_create(const attn_pool_options *options, attn_pool **pool,
                                                      attn_message *message);
@@ -43,13 +51,13 @@ ATTN_API void attn_pool_destroy(attn_pool *pool);
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/** Blocks that attn_pool_allocate() can still hand out. */
+/** Blocks that attn_pool_allocate() can still hand out; those kept for reuse are among them. */
 ATTN_API int32_t attn_pool_num_free(const attn_pool *pool);
 
 /** Blocks with at least one reference (the null block is not counted). */
 ATTN_API int32_t attn_pool_num_used(const attn_pool *pool);
 
-/** Reference count of a block: 0 when free, 0 for the null block and for an id outside the pool. */
+/** Reference count of a block: 0 when free or kept for reuse, 0 for the null block and for an id outside the pool. */
 ATTN_API int32_t attn_pool_references(const attn_pool *pool, int32_t block);
 
 /**
@@ -60,11 +68,32 @@ ATTN_API int32_t attn_pool_references(const attn_pool *pool, int32_t block);
 ATTN_API ATTN_NODISCARD attn_status attn_pool_allocate(attn_pool *pool, int32_t count, int32_t *blocks,
                                                        attn_message *message);
 
-/** Add a reference to a block in use. @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (null block, free, or outside). */
+/**
+ * Add a reference to a block in use. It keeps the block from being handed out, and not its sequence from writing on.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (null block, free, outside, or 2^31 - 1 references already).
+ */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_retain(attn_pool *pool, int32_t block, attn_message *message);
 
 /** Drop a reference; at 0 the block is free. @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (null block, free, outside). */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_release(attn_pool *pool, int32_t block, attn_message *message);
+
+/** What attn_pool_get_info() tells. Start from ATTN_POOL_INFO_INIT. */
+typedef struct attn_pool_info {
+  uint32_t size;      /**< sizeof(attn_pool_info) */
+  int32_t free;       /**< attn_pool_num_free(); free + used = num_blocks - 1 */
+  int32_t used;       /**< attn_pool_num_used() */
+  int32_t cached;     /**< those of the free blocks that are kept for reuse */
+  int32_t shared;     /**< blocks that are in more than one sequence now */
+  int64_t hits;       /**< blocks that attn_pool_reuse_prefix() found, since the pool was made */
+  int64_t evictions;  /**< kept blocks that were handed out for something else */
+  int64_t copies;     /**< copies that attn_pool_append_cow() asked for */
+  int64_t collisions; /**< blocks met whose hash was the one looked for, and whose tokens or parent were not */
+} attn_pool_info;
+#define ATTN_POOL_INFO_INIT ATTN_INIT(attn_pool_info)
+
+/** Counts of a pool. @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE. */
+ATTN_API ATTN_NODISCARD attn_status attn_pool_get_info(const attn_pool *pool, attn_pool_info *info,
+                                                       attn_message *message);
 
 /* ---- Sequences --------------------------------------------------------------------------------------------------- */
 
@@ -77,18 +106,23 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_release(attn_pool *pool, int32_t b
  * @param seq           0 .. max_seqs - 1
  * @param slot_mapping  [count] int64, written on success; may be NULL when count is 0
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_RANGE (count < 0); ATTN_E_INDEX (seq); ATTN_E_CAPACITY (beyond max_seq_blocks);
+ *         ATTN_E_STATE (the first token goes into a block that another sequence shares: attn_pool_append_cow());
  *         ATTN_E_FULL (the message names wanted and free blocks; the sequence is as before).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_append(attn_pool *pool, int32_t seq, int32_t count, int64_t *slot_mapping,
                                                      attn_message *message);
 
-/** Free a sequence: drop its references, length 0. @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (seq). */
+/**
+ * Free a sequence: drop its references, length 0. Blocks made reusable by attn_pool_commit() are kept, the last one as
+ * the first to be evicted: a preempted sequence resumes by attn_pool_reuse_prefix().
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (seq).
+ */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_free_seq(attn_pool *pool, int32_t seq, attn_message *message);
 
 /** Tokens of a sequence; 0 for a slot without one or outside the pool. */
 ATTN_API int32_t attn_pool_seq_len(const attn_pool *pool, int32_t seq);
 
-/** Blocks that appending `count` tokens would take from the free list; -1 for a bad seq or count. */
+/** Free blocks that appending `count` tokens would take, that of a copy included; -1 for a bad seq or count. */
 ATTN_API int32_t attn_pool_blocks_needed(const attn_pool *pool, int32_t seq, int32_t count);
 
 /**
@@ -106,19 +140,73 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_block_table(const attn_pool *pool,
 
 /**
  * Prove that the books balance: every block is free or referenced, each count equals the references found, no block is
- * twice on the free list, every table row holds what its length needs. Callable at any time; O(blocks + table entries).
+ * twice on the free list, every table row holds what its length needs, each reusable block is found by its tokens and
+ * parent. Callable at any time; O(blocks + table entries), with options.prefix_cache O(positions + table entries).
  * References taken by attn_pool_allocate() and attn_pool_retain() are the caller's: they count as allowed surplus.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_INTERNAL with the first contradiction.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_check(const attn_pool *pool, attn_message *message);
 
-/* ---- Sharing (declared; not built in yet: each returns ATTN_E_UNSUPPORTED) --------------------------------------- */
+/* ---- Sharing ----------------------------------------------------------------------------------------------------- */
 
-/** Start `child` as a copy of `parent` that shares its blocks (copy-on-write). @return ATTN_E_UNSUPPORTED. */
+/**
+ * Start `child` as a copy of `parent` that shares all its blocks. Both go on by attn_pool_append_cow(). The rows of the
+ * parent's tokens must be in the cache before the copies of those appends are performed.
+ * @param child  a slot without tokens
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (parent, child, or a block with 2^31 - 1 references); ATTN_E_STATE (child
+ *         has tokens).
+ */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_fork(attn_pool *pool, int32_t parent, int32_t child,
                                                    attn_message *message);
 
-/** Start a sequence from cached blocks whose tokens equal a prefix of `tokens`. @return ATTN_E_UNSUPPORTED. */
+/** The blocks to be copied in a step: attn_cache_copy() takes `count` rows of it. Start from ATTN_POOL_COPIES_INIT. */
+typedef struct attn_pool_copies {
+  uint32_t size;      /**< sizeof(attn_pool_copies) */
+  int32_t capacity;   /**< pairs that fit; an append adds at most one, so the batch's sequences are enough */
+  int32_t count;      /**< pairs so far; attn_pool_append_cow() adds to it, the caller sets it to 0 for a new step */
+  int64_t *block_map; /**< [capacity, 2]: source block, target block */
+} attn_pool_copies;
+#define ATTN_POOL_COPIES_INIT ATTN_INIT(attn_pool_copies)
+
+/**
+ * attn_pool_append() for sequences that share blocks, and for those whose blocks are to be reused.
+ *
+ * Where the first token goes into a block that another sequence shares, the sequence gets a fresh block in its place
+ * and (shared block, fresh block) is added to `copies`. The caller performs all copies, in every layer's cache, before
+ * it writes any row of the step, and before the next call that frees, releases, forks or reuses. slot_mapping is that
+ * of the fresh block. All or nothing, `copies` included.
+ *
+ * @param tokens  [count] ids of the tokens appended, any values; NULL: not known, and no block that this sequence fills
+ *                from here on becomes reusable
+ * @param copies  NULL: refuse where a copy is needed
+ * @return as attn_pool_append(); ATTN_E_STRUCT_SIZE, ATTN_E_NULL (block_map), ATTN_E_RANGE (copies: capacity < 0, or
+ *         count outside 0 .. capacity), ATTN_E_CAPACITY (a copy is needed and copies is full); ATTN_E_STATE also for
+ *         tokens without options.prefix_cache.
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_pool_append_cow(attn_pool *pool, int32_t seq, int32_t count,
+                                                         const int32_t *tokens, int64_t *slot_mapping,
+                                                         attn_pool_copies *copies, attn_message *message);
+
+/**
+ * Say that the rows of all tokens of a sequence are in the cache: its full blocks whose ids are known become reusable.
+ * Called after a step's writes; a block is never reusable before, so that a sequence freed in the middle of a step
+ * leaves nothing unwritten behind.
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_INDEX (seq); ATTN_E_STATE (no options.prefix_cache).
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_pool_commit(attn_pool *pool, int32_t seq, attn_message *message);
+
+/**
+ * Start a sequence from reusable blocks: as many full blocks as equal the beginning of `tokens`. A block is found by a
+ * hash and taken only if its token ids and the block before it are the ones wanted; equal hashes alone share nothing.
+ * The sequence then has *reused tokens, and appends those from there on. Where the last token's output is needed, pass
+ * one token less, so that it is left to be computed.
+ *
+ * @param seq     a slot without tokens
+ * @param tokens  [count]; may be NULL when count is 0
+ * @param reused  written on success: tokens found, a multiple of block_size, 0 when there are none
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_RANGE (count < 0); ATTN_E_INDEX (seq); ATTN_E_STATE (seq has tokens, or no
+ *         options.prefix_cache).
+ */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_reuse_prefix(attn_pool *pool, int32_t seq, const int32_t *tokens,
                                                            int32_t count, int32_t *reused, attn_message *message);
 

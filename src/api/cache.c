@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache.c: attn_cache_describe(), copy and swap at the border. Writing and gathering: cache_move.c. */
+/* cache.c: attn_cache_describe(). Writing and gathering: cache_move.c; copy and swap: cache_copy.c. */
 #include "attn/cache.h"
 
 #include <string.h>
@@ -120,16 +120,4 @@ attn_status attn_cache_describe(const attn_cache_desc *desc, attn_cache_info *in
   made.bytes_per_token = (double)(made.k.row_bytes + made.v.row_bytes) * (double)d.num_kv_heads;
   *info = made;
   return ATTN_OK;
-}
-
-attn_status attn_cache_copy(attn_context *context, const attn_cache_copy_args *args, attn_message *message) {
-  (void)context;
-  (void)args;
-  return attn_fail(message, ATTN_E_UNSUPPORTED, "attn_cache_copy: copying blocks is not built in");
-}
-
-attn_status attn_cache_swap(attn_context *context, const attn_cache_copy_args *args, attn_message *message) {
-  (void)context;
-  (void)args;
-  return attn_fail(message, ATTN_E_UNSUPPORTED, "attn_cache_swap: swapping blocks is not built in");
 }

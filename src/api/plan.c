@@ -10,6 +10,7 @@
 #include "api/cost.h"
 #include "api/pool_view.h"
 #include "api/step.h"
+#include "api/workspace_busy.h"
 #include "core/fault.h"
 #include "core/arithmetic.h"
 #include "core/registry.h"
@@ -173,9 +174,7 @@ attn_status attn_step_of(const attn_plan *plan, const attn_workspace *workspace,
   ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
   const attn_step *found = (const attn_step *)(const void *)data;
   if (found->magic != STEP_MAGIC || found->self != found || found->fingerprint != plan->fingerprint) {
-    return attn_fail(
-        message, ATTN_E_STATE,
-        "workspace: holds no schedule of this plan, or was moved since; call attn_plan_schedule with it first");
+    return attn_workspace_unscheduled(message);
   }
   *step = found;
   *scratch = data + plan->step_bytes;
@@ -279,7 +278,8 @@ static void write_step(const attn_plan *plan, const batch_views *views, unsigned
   attn_step *step = (attn_step *)(void *)data;
   unsigned char *lists = data + attn_round_up(sizeof *step, 64);
   uint64_t bytes = list_bytes(plan->limits.max_seqs);
-  memset(step, 0, sizeof *step);
+  size_t kept = offsetof(attn_step, magic); /* the busy mark before it is this call's */
+  memset(data + kept, 0, sizeof *step - kept);
   step->self = step;
   step->fingerprint = plan->fingerprint;
   step->num_seqs = (int32_t)(views->query_start_loc.shape[0] - 1);
@@ -315,7 +315,9 @@ attn_status attn_plan_schedule(const attn_plan *plan, const attn_batch *batch, c
   ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.query_start_loc, "query_start_loc", message));
   ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.seq_lens, "seq_lens", message));
   ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.kv_start_loc, "kv_start_loc", message));
+  ATTN_TRY(attn_workspace_take(data, message));
   write_step(plan, &views, data);
+  attn_workspace_give_back(data);
   return ATTN_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "api/pool_view.h"
 #include "api/run_lists.h"
 #include "api/step.h"
+#include "api/workspace_busy.h"
 #include "core/arithmetic.h"
 #include "core/resolve.h"
 
@@ -212,10 +213,8 @@ static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *vi
   return ATTN_OK;
 }
 
-attn_status attn_run(const attn_plan *plan, const attn_run_args *args, const attn_workspace *workspace,
-                     attn_message *message) {
-  ATTN_CHECK_POINTER(plan, "plan", message);
-  ATTN_CHECK_STRUCT(args, "args", attn_run_args, message);
+static attn_status run_scheduled(const attn_plan *plan, const attn_run_args *args, const attn_workspace *workspace,
+                                 attn_message *message) {
   attn_run_view view;
   memset(&view, 0, sizeof view);
   unsigned char *scratch;
@@ -239,4 +238,19 @@ attn_status attn_run(const attn_plan *plan, const attn_run_args *args, const att
   ATTN_TRY(check_overlaps(plan, &view, scratch, message));
   ATTN_TRY(attn_run_check_lists(&view, message));
   return plan->backend->run(plan, &view, scratch, message);
+}
+
+attn_status attn_run(const attn_plan *plan, const attn_run_args *args, const attn_workspace *workspace,
+                     attn_message *message) {
+  ATTN_CHECK_POINTER(plan, "plan", message);
+  ATTN_CHECK_STRUCT(args, "args", attn_run_args, message);
+  if (args->unchecked) {
+    return run_scheduled(plan, args, workspace, message);
+  }
+  unsigned char *data;
+  ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
+  ATTN_TRY(attn_workspace_take_scheduled(data, message));
+  attn_status status = run_scheduled(plan, args, workspace, message);
+  attn_workspace_give_back(data);
+  return status;
 }

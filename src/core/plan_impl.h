@@ -33,6 +33,7 @@ struct attn_context {
 
 /* The copied lists of one step, at the head of the workspace. */
 typedef struct attn_step {
+  _Atomic uint64_t busy; /* a mark of this address: idle, or in use by a call (api/workspace_busy.h) */
   uint64_t magic;
   const struct attn_step *self; /* where this step was written: the lists below are addresses */
   uint64_t fingerprint;         /* of the plan that it was made for */
@@ -91,6 +92,15 @@ typedef struct attn_gather_view {
   attn_view k, v;             /* [rows, heads, size] */
 } attn_gather_view;
 
+/* attn_cache_copy and attn_cache_swap after their checks. Pairs are independent of each other's order. */
+typedef struct attn_copy_view {
+  int64_t num_pairs;
+  int32_t one_pool;    /* source and target are the same: a pair of a block with itself moves nothing */
+  attn_view source;    /* [blocks, ...], 3 or 4 axes */
+  attn_view target;    /* same shape and type */
+  attn_view block_map; /* [pairs, 2] int64: source block, target block */
+} attn_copy_view;
+
 /* attn_merge after its checks; parts stay DLTensors (any number, no allocation): attn_view_make cannot fail on them. */
 typedef struct attn_merge_view {
   const attn_merge_args *args;
@@ -127,6 +137,8 @@ struct attn_backend {
   attn_status (*run)(const attn_plan *plan, const attn_run_view *view, void *scratch, attn_message *message);
   attn_status (*cache_write)(const attn_context *context, const attn_write_view *view, attn_message *message);
   attn_status (*cache_gather)(const attn_context *context, const attn_gather_view *view, attn_message *message);
+  attn_status (*cache_copy)(const attn_context *context, const attn_copy_view *view, attn_message *message);
+  attn_status (*cache_swap)(const attn_context *context, const attn_copy_view *view, attn_message *message);
   attn_status (*merge)(const attn_context *context, const attn_merge_view *view, attn_message *message);
 };
 

@@ -101,5 +101,7 @@ const attn_backend attn_cpu_backend = {
     .run = run,
     .cache_write = attn_cpu_cache_write,
     .cache_gather = attn_cpu_cache_gather,
+    .cache_copy = attn_cpu_cache_copy,
+    .cache_swap = attn_cpu_cache_swap,
     .merge = attn_cpu_merge,
 };

@@ -57,6 +57,22 @@ static attn_status reference_cache_gather(const attn_context *context, const att
   return ATTN_OK;
 }
 
+static attn_status reference_cache_copy(const attn_context *context, const attn_copy_view *view,
+                                        attn_message *message) {
+  (void)context;
+  (void)message;
+  attn_reference_cache_copy(view);
+  return ATTN_OK;
+}
+
+static attn_status reference_cache_swap(const attn_context *context, const attn_copy_view *view,
+                                        attn_message *message) {
+  (void)context;
+  (void)message;
+  attn_reference_cache_swap(view);
+  return ATTN_OK;
+}
+
 static attn_status reference_merge(const attn_context *context, const attn_merge_view *view, attn_message *message) {
   (void)context;
   attn_status status = attn_reference_merge(view);
@@ -75,5 +91,7 @@ const attn_backend attn_reference_backend = {
     .run = reference_run,
     .cache_write = reference_cache_write,
     .cache_gather = reference_cache_gather,
+    .cache_copy = reference_cache_copy,
+    .cache_swap = reference_cache_swap,
     .merge = reference_merge,
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_pool.c: the block manager: every documented status of every call, the books after each step of random workloads
- * against a plain model. test_pool_cases.c goes on to the attention that reads the tables.
+ * against a plain model. test_pool_sharing.c, test_pool_prefix.c and test_pool_model.c are about shared blocks,
+ * test_pool_cases.c goes on to the attention that reads the tables.
  */
 #include "harness.h"
 
@@ -46,6 +47,16 @@ static void expect_refused_options(int32_t num_blocks, int32_t block_size, int32
   assert_null(pool);
 }
 
+static void expect_refused_sharing(int32_t prefix_cache, uint64_t hash_mask, const char *named) {
+  attn_pool_options options = ATTN_POOL_OPTIONS_INIT;
+  attn_pool *pool = NULL;
+  options.num_blocks = options.block_size = options.max_seqs = options.max_seq_blocks = 4;
+  options.prefix_cache = prefix_cache;
+  options.hash_mask = hash_mask;
+  EXPECT_STATUS(attn_pool_create(&options, &pool, &why), ATTN_E_RANGE, named);
+  assert_null(pool);
+}
+
 static void test_create(void **state) {
   (void)state;
   attn_pool_options options = ATTN_POOL_OPTIONS_INIT;
@@ -62,6 +73,9 @@ static void test_create(void **state) {
   expect_refused_options(8, 16, 4, -1, ATTN_E_RANGE, "max_seq_blocks");
   expect_refused_options(INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, ATTN_E_OVERFLOW, "max_seq_blocks");
   expect_refused_options(2, 1, 1 << 30, 1 << 29, ATTN_E_NOMEM, "bytes");
+  expect_refused_sharing(2, 0, "options.prefix_cache: 2");
+  expect_refused_sharing(-1, 0, "options.prefix_cache: -1");
+  expect_refused_sharing(0, 6, "options.hash_mask: 6");
   attn_pool_destroy(NULL);
   attn_pool_destroy(make_pool(2, 1, 1, 1));
 }
@@ -280,18 +294,6 @@ static void test_check(void **state) {
   attn_pool_destroy(pool);
 }
 
-static void test_sharing_is_refused(void **state) {
-  (void)state;
-  attn_pool *pool = make_pool(4, 2, 2, 2);
-  const int32_t tokens[] = {1, 2};
-  int32_t reused = -7;
-  EXPECT_STATUS(attn_pool_fork(pool, 0, 1, &why), ATTN_E_UNSUPPORTED, "attn_pool_fork");
-  EXPECT_STATUS(attn_pool_reuse_prefix(pool, 0, tokens, 2, &reused, &why), ATTN_E_UNSUPPORTED,
-                "attn_pool_reuse_prefix");
-  assert_int_equal(reused, -7);
-  attn_pool_destroy(pool);
-}
-
 /* ---- Random workloads -------------------------------------------------------------------------------------------- */
 
 #define MODEL_BLOCKS 24
@@ -448,8 +450,7 @@ int main(void) {
       cmocka_unit_test(test_references),      cmocka_unit_test(test_append),
       cmocka_unit_test(test_append_refusals), cmocka_unit_test(test_long_lengths),
       cmocka_unit_test(test_free_seq),        cmocka_unit_test(test_block_table),
-      cmocka_unit_test(test_check),           cmocka_unit_test(test_sharing_is_refused),
-      cmocka_unit_test(test_random_workload),
+      cmocka_unit_test(test_check),           cmocka_unit_test(test_random_workload),
   };
   return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -8,71 +8,50 @@
 typedef struct bench {
   attn_context *context;
   attn_plan *plan;
-  attn_pool *pool;
 } bench;
 
 static bench bench_open(void) {
   attn_problem problem = ATTN_PROBLEM_INIT;
   attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
-  attn_pool_options options = ATTN_POOL_OPTIONS_INIT;
-  bench b = {open_context(1), NULL, NULL};
+  bench b = {open_context(1), NULL};
   problem.num_q_heads = problem.num_kv_heads = 1;
   problem.qk_head_size = problem.block_size = 16;
   problem.scale = 0.25f;
   limits.max_tokens = limits.max_kv_len = 16;
   EXPECT_OK(attn_plan_create(b.context, &problem, &limits, NULL, &b.plan, &why));
-  options.num_blocks = 4;
-  options.block_size = 16;
-  options.max_seqs = 2;
-  options.max_seq_blocks = 2;
-  EXPECT_OK(attn_pool_create(&options, &b.pool, &why));
   return b;
 }
 
 static void bench_close(bench *b) {
   attn_plan_destroy(b->plan);
-  attn_pool_destroy(b->pool);
   attn_context_destroy(b->context);
 }
 
 static void each_says_so_and_names_itself(void **state) {
   bench b = bench_open();
   attn_workspace workspace = {NULL, 0};
-  attn_cache_copy_args copy = ATTN_CACHE_COPY_INIT;
   attn_mla_args mla = ATTN_MLA_ARGS_INIT;
   attn_transport transport = ATTN_TRANSPORT_INIT;
   attn_run_args run = ATTN_RUN_INIT;
   attn_comm *comm = NULL;
-  int32_t tokens[] = {1, 2};
-  int32_t reused = 42;
   (void)state;
 #define EXPECT_NAMED(function, ...) EXPECT_STATUS(function(__VA_ARGS__, &why), ATTN_E_UNSUPPORTED, #function)
   EXPECT_NAMED(attn_backend_register, b.context, "plug.so");
-  EXPECT_NAMED(attn_cache_copy, b.context, &copy);
-  EXPECT_NAMED(attn_cache_swap, b.context, &copy);
   EXPECT_NAMED(attn_mla_run_mqa, b.plan, &mla, &workspace);
   EXPECT_NAMED(attn_mla_run_mha, b.plan, &mla, &workspace);
   EXPECT_NAMED(attn_mla_layer_run, b.plan, &mla, &workspace);
   EXPECT_NAMED(attn_comm_create, b.context, &transport, &comm);
   EXPECT_NAMED(attn_comm_run, NULL, b.plan, &run, &workspace);
-  EXPECT_NAMED(attn_pool_fork, b.pool, 0, 1);
-  EXPECT_NAMED(attn_pool_reuse_prefix, b.pool, 0, tokens, 2, &reused);
   /* NULL in every place changes nothing */
   EXPECT_NAMED(attn_backend_register, NULL, NULL);
-  EXPECT_NAMED(attn_cache_copy, NULL, NULL);
-  EXPECT_NAMED(attn_cache_swap, NULL, NULL);
   EXPECT_NAMED(attn_mla_run_mqa, NULL, NULL, NULL);
   EXPECT_NAMED(attn_mla_run_mha, NULL, NULL, NULL);
   EXPECT_NAMED(attn_mla_layer_run, NULL, NULL, NULL);
   EXPECT_NAMED(attn_comm_create, NULL, NULL, NULL);
   EXPECT_NAMED(attn_comm_run, NULL, NULL, NULL, NULL);
-  EXPECT_NAMED(attn_pool_fork, NULL, 0, 1);
-  EXPECT_NAMED(attn_pool_reuse_prefix, NULL, 0, NULL, 0, NULL);
 #undef EXPECT_NAMED
   assert_null(comm);
-  assert_int_equal(reused, 42);
   attn_comm_destroy(NULL);
-  EXPECT_OK(attn_pool_check(b.pool, &why));
   bench_close(&b);
 }
 

@@ -154,6 +154,8 @@ void check_case_draw(check_case *c, uint64_t seed, uint64_t index) {
                                                                : c->tokens;
     } else if (c->op == CHECK_MERGE) {
       c->tokens = check_between(&c->rng, 0, 9);
+    } else if (c->op == CHECK_COPY || c->op == CHECK_SWAP) {
+      c->k_type = c->v_type = (attn_dtype)check_number(&c->choice, CHECK_ELEMENT);
     } else {
       draw_sequences(c, &c->rng);
     }

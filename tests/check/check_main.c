@@ -10,7 +10,8 @@
 
 static const char help[] =
     "usage: attn check [--backend all|NAME] [--cases N] [--seed S] [--case K] [--op all|attention|cache_write|\n"
-    "                  cache_gather|merge] [--threads N] [--jobs N] [--pairs] [--list-options] [--quiet]\n"
+    "                  cache_gather|cache_copy|cache_swap|merge] [--threads N] [--jobs N] [--pairs]\n"
+    "                  [--list-options] [--quiet]\n"
     "                  [--fault NAME|all|list] [--help]\n"
     "\n"
     "Runs every backend of this machine on random problems against the numerical contract.\n"
@@ -48,7 +49,7 @@ static int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t 
   return 1;
 }
 
-/* The operations of --op as a mask over CHECK_ATTENTION ... CHECK_MERGE. */
+/* The operations of --op as a mask over CHECK_ATTENTION ... CHECK_SWAP. */
 static int parse_op(const char *name, unsigned *ops) {
   const struct {
     const char *name;
@@ -57,6 +58,8 @@ static int parse_op(const char *name, unsigned *ops) {
                {"attention", 1u << CHECK_ATTENTION | 1u << CHECK_ENCODER | 1u << CHECK_CROSS | 1u << CHECK_CROSS_CACHE},
                {"cache_write", 1u << CHECK_WRITE},
                {"cache_gather", 1u << CHECK_GATHER},
+               {"cache_copy", 1u << CHECK_COPY},
+               {"cache_swap", 1u << CHECK_SWAP},
                {"merge", 1u << CHECK_MERGE}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
     if (strcmp(name, known[i].name) == 0) {
@@ -117,7 +120,9 @@ static int parse(int argc, char **argv, check_settings *s) {
     } else if (strcmp(flag, "--fault") == 0) {
       s->fault = value;
     } else if (!parse_op(value, &s->ops)) {
-      return usage("--op '%s' is not accepted: all, attention, cache_write, cache_gather or merge", value);
+      return usage(
+          "--op '%s' is not accepted: all, attention, cache_write, cache_gather, cache_copy, cache_swap or merge",
+          value);
     }
   }
   s->threads = (int32_t)threads;

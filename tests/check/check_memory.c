@@ -256,3 +256,9 @@ int64_t check_changed(const check_tensor *tensor) {
   }
   return -1;
 }
+
+const unsigned char *check_old_bytes(const check_tensor *tensor, const void *element) {
+  size_t offset = (size_t)((const unsigned char *)element - tensor->first);
+  size_t segment = tensor->num_segments > 1 ? offset / tensor->segment_stride : 0;
+  return tensor->snapshot + segment * tensor->segment_bytes + (offset - segment * tensor->segment_stride);
+}

@@ -80,4 +80,7 @@ void check_canary_restore(const check_tensor *tensor, void *element, unsigned sa
 void check_snapshot(check_arena *arena, check_tensor *tensor);
 int64_t check_changed(const check_tensor *tensor);
 
+/* The bytes of an element as they were when the copy was kept. */
+const unsigned char *check_old_bytes(const check_tensor *tensor, const void *element);
+
 #endif

@@ -30,14 +30,16 @@ typedef struct option_row {
 #define WRITES OP_BIT(CHECK_WRITE)
 #define GATHERS OP_BIT(CHECK_GATHER)
 #define MERGES OP_BIT(CHECK_MERGE)
+#define MOVES (OP_BIT(CHECK_COPY) | OP_BIT(CHECK_SWAP))
 #define POOLED (PAGED | WRITES | GATHERS)
-#define EVERY (ATTEND | WRITES | GATHERS | MERGES)
+#define EVERY (ATTEND | WRITES | GATHERS | MERGES | MOVES)
 
 /* clang-format off */
 static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 29}, {"encoder", CHECK_ENCODER, 8},
     {"cross", CHECK_CROSS, 8}, {"cross_cache", CHECK_CROSS_CACHE, 11}, {"cache_write", CHECK_WRITE, 14},
-    {"cache_gather", CHECK_GATHER, 13}, {"merge", CHECK_MERGE, 17}}},
+    {"cache_gather", CHECK_GATHER, 13}, {"merge", CHECK_MERGE, 17}, {"cache_copy", CHECK_COPY, 8},
+    {"cache_swap", CHECK_SWAP, 8}}},
   {CHECK_EXPECT, "expect", EVERY, {{"valid", CHECK_VALID, 84}, {"refused", CHECK_REFUSED, 16}}},
   {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 34},
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
@@ -47,8 +49,8 @@ static const option_row table[CHECK_OPTION_COUNT] = {
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
   {CHECK_V_FORMAT, "v_format", POOLED, {{"as_k", CHECK_FORMAT_SAME, 49}, {"float32", ATTN_DTYPE_FLOAT32, 17},
     {"float16", ATTN_DTYPE_FLOAT16, 17}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 17}}},
-  {CHECK_LAYOUT, "layout", POOLED, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
-  {CHECK_BLOCK_SIZE, "block_size", POOLED, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
+  {CHECK_LAYOUT, "layout", POOLED | MOVES, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
+  {CHECK_BLOCK_SIZE, "block_size", POOLED | MOVES, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
     {"32", 32, 10}, {"48", 48, 9}, {"64", 64, 10}, {"100", 100, 9}, {"128", 128, 9}}},
   {CHECK_SIZE, "size", EVERY, {{"1", 1, 7}, {"3", 3, 7}, {"7", 7, 7}, {"8", 8, 7}, {"16", 16, 7}, {"17", 17, 7},
     {"32", 32, 7}, {"40", 40, 7}, {"64", 64, 7}, {"72", 72, 7}, {"80", 80, 7}, {"96", 96, 7}, {"128", 128, 8},
@@ -87,9 +89,10 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_STRIDE, "strides", EVERY, {{"compact", CHECK_COMPACT, 30}, {"padded_rows", CHECK_PADDED_ROWS, 14},
     {"padded_tokens", CHECK_PADDED_TOKENS, 14}, {"transposed_heads", CHECK_TRANSPOSED_HEADS, 14},
     {"gapped_elements", CHECK_GAPPED_ELEMENTS, 14}, {"byte_offset", CHECK_BYTE_OFFSET, 14}}},
-  {CHECK_POOL, "pool", POOLED, {{"compact", CHECK_COMPACT, 30}, {"padded_blocks", CHECK_PADDED_BLOCKS, 18},
-    {"padded_rows", CHECK_PADDED_ROWS, 16}, {"gapped_elements", CHECK_GAPPED_ELEMENTS, 10},
-    {"interleaved", CHECK_INTERLEAVED, 16}, {"huge_blocks", CHECK_HUGE_BLOCKS, 10}}},
+  {CHECK_POOL, "pool", POOLED | MOVES, {{"compact", CHECK_COMPACT, 24}, {"padded_blocks", CHECK_PADDED_BLOCKS, 16},
+    {"padded_rows", CHECK_PADDED_ROWS, 15}, {"gapped_elements", CHECK_GAPPED_ELEMENTS, 11},
+    {"interleaved", CHECK_INTERLEAVED, 13}, {"huge_blocks", CHECK_HUGE_BLOCKS, 11},
+    {"layers_in_block", CHECK_LAYERS, 14}}},
   {CHECK_Q_LEN, "q_len", ATTEND, {{"0", CHECK_Q_ZERO, 8}, {"1", CHECK_Q_ONE, 26}, {"2", CHECK_Q_TWO, 14},
     {"few", CHECK_Q_FEW, 18}, {"edge", CHECK_Q_EDGE, 16}, {"many", CHECK_Q_MANY, 18}}},
   {CHECK_KV_LEN, "kv_len", ATTEND, {{"0", CHECK_KV_ZERO, 6}, {"1", CHECK_KV_ONE, 6}, {"equal", CHECK_KV_EQUAL, 13},
@@ -111,6 +114,11 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_STARTS, "seq_starts", GATHERS, {{"absent", 0, 40}, {"given", 1, 60}}},
   {CHECK_GATHERED, "gathered", GATHERS, {{"k_and_v", CHECK_GATHER_BOTH, 46}, {"k", CHECK_GATHER_K, 27},
     {"v", CHECK_GATHER_V, 27}}},
+  {CHECK_ELEMENT, "element", MOVES, {{"float32", ATTN_DTYPE_FLOAT32, 26}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 26},
+    {"fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 24}, {"uint8", ATTN_DTYPE_UINT8, 24}}},
+  {CHECK_POOLS, "pools", MOVES, {{"one", CHECK_POOLS_ONE, 45}, {"two", CHECK_POOLS_TWO, 55}}},
+  {CHECK_PAIRS, "pairs", MOVES, {{"none", CHECK_PAIRS_NONE, 23}, {"one", CHECK_PAIRS_ONE, 23},
+    {"few", CHECK_PAIRS_FEW, 27}, {"most", CHECK_PAIRS_MOST, 27}}},
 };
 
 /* Pairs of values that exclude each other, beyond those of the operations' masks. */

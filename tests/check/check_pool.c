@@ -40,13 +40,18 @@ void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int 
   pool_strides(&c->rng, pool_class, v_shape, v_element, v_strides);
   unsigned char *k_first = NULL;
   unsigned char *v_first = NULL;
-  if (pool_class == CHECK_INTERLEAVED && num_blocks > 0) { /* each block: K, then V */
+  int layered = pool_class == CHECK_LAYERS;
+  if ((layered || pool_class == CHECK_INTERLEAVED) &&
+      num_blocks > 0) { /* each block: K, then V, of one layer or more */
     size_t k_block = ((size_t)k_strides[0] * k_element + 3) / 4 * 4;
     size_t v_block = ((size_t)v_strides[0] * v_element + 3) / 4 * 4;
-    k_strides[0] = (int64_t)((k_block + v_block) / k_element);
-    v_strides[0] = (int64_t)((k_block + v_block) / v_element);
+    size_t layers = layered ? (size_t)check_between(&c->rng, 2, 3) : 1;
+    size_t page = (k_block + v_block) * layers + (layered ? 4 * (size_t)check_between(&c->rng, 0, 9) : 0);
+    size_t before_k = layered ? (k_block + v_block) * (size_t)check_between(&c->rng, 0, (int64_t)layers - 1) : 0;
+    k_strides[0] = (int64_t)(page / k_element);
+    v_strides[0] = (int64_t)(page / v_element);
     size_t v_extent = check_extent(4, v_shape, v_strides, v_element);
-    k_first = check_guarded(arena, (k_block + v_extent + 3) / 4 * 4, before);
+    k_first = check_guarded(arena, (before_k + k_block + v_extent + 3) / 4 * 4, before) + before_k;
     v_first = k_first + k_block;
   }
   check_lie lie = {k_strides, 0, before, pool_class == CHECK_HUGE_BLOCKS};

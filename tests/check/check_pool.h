@@ -5,7 +5,7 @@
 
 #include "check_case.h"
 
-/* K and V pools of the case's sizes and types in its layout; pool_class is CHECK_COMPACT ... CHECK_HUGE_BLOCKS. */
+/* K and V pools of the case's sizes and types in its layout; pool_class is CHECK_COMPACT ... CHECK_LAYERS. */
 void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int pool_class, check_tensor *k_cache,
                      check_tensor *v_cache);
 

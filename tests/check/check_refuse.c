@@ -228,7 +228,8 @@ static int out_stride(mutant *m) {
 }
 
 static int out_overlaps(mutant *m) {
-  uintptr_t first = ((uintptr_t)m->l->q.first + 3) / 4 * 4; /* aligned to any output's element */
+  uintptr_t element = m->l->out.element;
+  uintptr_t first = (uintptr_t)m->l->q.first / element * element; /* its first element holds q's first byte */
   copy_of(m, &m->l->out)->data = (void *)first;
   m->tensor.byte_offset = 0;
   m->args.out = &m->tensor;

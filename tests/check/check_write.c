@@ -121,13 +121,6 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
   w->args.v_cache = &w->v_cache.dl;
 }
 
-/* Bytes of element `at` as they were before the call. */
-static const unsigned char *old_bytes(const check_tensor *t, const void *at) {
-  size_t offset = (size_t)((const unsigned char *)at - t->first);
-  size_t segment = t->num_segments > 1 ? offset / t->segment_stride : 0;
-  return t->snapshot + segment * t->segment_bytes + (offset - segment * t->segment_stride);
-}
-
 /* The rows of one pool: exact where named; then the old bytes are put back, so that what is left has to be unchanged.
    */
 static int judge_pool(check_env *env, const check_case *c, const writing *w, const char *name, const check_tensor *pool,
@@ -145,7 +138,7 @@ static int judge_pool(check_env *env, const check_case *c, const writing *w, con
                           (long long)(e / size), (long long)(e % size), (double)check_load(at, pool->dtype),
                           (double)check_load(want, pool->dtype));
       }
-      memcpy(at, old_bytes(pool, at), pool->element);
+      memcpy(at, check_old_bytes(pool, at), pool->element);
     }
   }
   return 1;

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `attn-lm bench`: at each length, the tokens per second of a prompt and of single decode steps behind it. Ids are
+ * pseudo-random, since their values do not matter to the speed. One run of each kind warms up and is not counted.
+ */
+#include "lm_commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { DECODE_STEPS = 16 }; /* of one run */
+
+typedef struct bench {
+  lm_session *s;
+  int32_t *ids;    /* [longest + DECODE_STEPS] */
+  float *logits;   /* [vocabulary] */
+  double *seconds; /* [repeat + 1] */
+} bench;
+
+typedef struct speeds {
+  double prefill;
+  double decode;
+} speeds;
+
+static int compare(const void *left, const void *right) {
+  const double a = *(const double *)left;
+  const double b = *(const double *)right;
+  return (a > b) - (a < b);
+}
+
+/* Of the runs behind the first. */
+static double median(double *seconds, int32_t count) {
+  qsort(seconds + 1, (size_t)count, sizeof seconds[0], compare);
+  const double upper = seconds[1 + count / 2];
+  return count % 2 != 0 ? upper : (upper + seconds[count / 2]) / 2;
+}
+
+/* Each run is a fresh sequence: its prompt is timed, then its decode steps. */
+static attn_status measure(bench *b, int32_t length, double *decode_seconds, speeds *out, attn_message *message) {
+  lm_session *s = b->s;
+  const int32_t repeat = s->options.repeat;
+  attn_status status = ATTN_OK;
+  for (int32_t run = 0; run <= repeat && status == ATTN_OK; run++) {
+    double start = session_seconds();
+    status = session_feed(s, b->ids, 0, length, 1, b->logits, message);
+    b->seconds[run] = session_seconds() - start;
+    start = session_seconds();
+    for (int32_t i = 0; i < DECODE_STEPS && status == ATTN_OK; i++) {
+      status = session_feed(s, b->ids + length + i, length + i, 1, 1, b->logits, message);
+    }
+    decode_seconds[run] = session_seconds() - start;
+    if (status == ATTN_OK) {
+      status = lm_attention_finish(s->attention, 0, message);
+    }
+  }
+  if (status == ATTN_OK) {
+    out->prefill = length / median(b->seconds, repeat);
+    out->decode = DECODE_STEPS / median(decode_seconds, repeat);
+  }
+  return status;
+}
+
+static void print_head(const lm_session *s) {
+  if (s->options.json) {
+    (void)printf("{\"compute\":\"%s\",\"cache_format\":\"%s\",\"backend\":\"%s\",\"gemm\":\"%s\",\"threads\":%d,",
+                 session_compute_name(s), attn_format_name(s->options.format), lm_attention_backend(s->attention),
+                 gemm_name(), s->threads);
+    (void)printf("\"repeat\":%d,\"results\":[", s->options.repeat);
+    return;
+  }
+  (void)printf("%s, cache %s; backend %s, %d thread%s; products by %s; medians of %d\n\n", session_compute_name(s),
+               attn_format_name(s->options.format), lm_attention_backend(s->attention), s->threads,
+               s->threads > 1 ? "s" : "", gemm_name(), s->options.repeat);
+  (void)printf("  length   prefill tokens/s   decode tokens/s\n");
+}
+
+static void print_row(const lm_session *s, size_t i, const speeds *found) {
+  if (s->options.json) {
+    (void)printf("%s\n{\"length\":%d,\"prefill_tokens_per_second\":%.2f,\"decode_tokens_per_second\":%.2f}",
+                 i > 0 ? "," : "", s->options.lengths[i], found->prefill, found->decode);
+  } else {
+    (void)printf("%8d   %16.1f   %15.1f\n", s->options.lengths[i], found->prefill, found->decode);
+  }
+  (void)fflush(stdout);
+}
+
+static attn_status run(bench *b, double *decode_seconds, attn_message *message) {
+  lm_session *s = b->s;
+  print_head(s);
+  attn_status status = ATTN_OK;
+  for (size_t i = 0; i < s->options.length_count && status == ATTN_OK; i++) {
+    speeds found = {0, 0};
+    status = measure(b, s->options.lengths[i], decode_seconds, &found, message);
+    if (status == ATTN_OK) {
+      print_row(s, i, &found);
+    }
+  }
+  if (status == ATTN_OK && s->options.json) {
+    (void)printf("]}\n");
+  }
+  return status == ATTN_OK ? session_flush(message) : status;
+}
+
+attn_status command_bench(lm_session *s, attn_message *message) {
+  int32_t longest = 0;
+  for (size_t i = 0; i < s->options.length_count; i++) {
+    longest = s->options.lengths[i] > longest ? s->options.lengths[i] : longest;
+  }
+  if (longest > s->params.context - DECODE_STEPS) {
+    return lm_fail(message, ATTN_E_RANGE, "--lengths has %d; accepted are 1 to %d, the context less %d decode steps",
+                   longest, s->params.context - DECODE_STEPS, DECODE_STEPS);
+  }
+  const size_t count = (size_t)longest + DECODE_STEPS;
+  const size_t runs = (size_t)s->options.repeat + 1;
+  bench b = {s, malloc(count * sizeof(int32_t)), malloc((size_t)s->params.vocabulary * sizeof(float)),
+             malloc(runs * sizeof(double))};
+  double *decode_seconds = malloc(runs * sizeof(double));
+  attn_status status = ATTN_OK;
+  if (b.ids == NULL || b.logits == NULL || b.seconds == NULL || decode_seconds == NULL) {
+    status = lm_fail(message, ATTN_E_NOMEM, "no memory for %zu tokens", count);
+  } else {
+    sampler_stream stream = sampler_stream_for(0, 0);
+    for (size_t i = 0; i < count; i++) {
+      b.ids[i] = (int32_t)(sampler_draw(&stream) * s->params.vocabulary);
+    }
+    const lm_needs needs = {1, (int32_t)count, NULL, 0};
+    status = session_prepare(s, &needs, message);
+  }
+  if (status == ATTN_OK) {
+    status = run(&b, decode_seconds, message);
+  }
+  free(b.ids);
+  free(b.logits);
+  free(b.seconds);
+  free(decode_seconds);
+  return status;
+}
