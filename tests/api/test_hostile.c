@@ -166,13 +166,22 @@ static void hostile_lists(const char *backend, attn_format format) {
 
 /* ---- Tensors: extents and strides that no memory can hold, ranks, types, devices, pointers that are not there */
 
+/* A stride that is refused whatever the element: one that merely lies, within the address space, nobody can tell from a
+   true one. */
+static int64_t hostile_stride(uint32_t *state) {
+  static const int64_t strides[] = {-1, INT64_MIN, INT64_C(1) << 62, INT64_MAX};
+  return strides[draw(state, 4)];
+}
+
+/* One draw a statement: the order of draws is the same with every compiler. */
 static void hostile_tensor(tensor *t, uint32_t *state) {
+  int32_t axis = draw(state, 4);
   switch (draw(state, 8)) {
   case 0:
-    t->shape[draw(state, 4)] = hostile_long(state);
+    t->shape[axis] = hostile_long(state);
     break;
   case 1:
-    t->strides[draw(state, 4)] = hostile_long(state);
+    t->strides[axis] = hostile_stride(state);
     break;
   case 2:
     t->t.ndim = hostile_int(state);
@@ -233,8 +242,10 @@ static void hostile_cache_tensors(const char *backend) {
     caching c;
     caching_open(&c, backend, ATTN_DTYPE_FLOAT32, ATTN_DTYPE_BFLOAT16, (attn_layout)draw(&state, 2), 20);
     tensor *writes[] = {&c.t_k, &c.t_v, &c.t_slots, &c.t_k_pool, &c.t_v_pool};
-    c.slots[draw(&state, 20)] = hostile_long(&state);
-    c.slots[draw(&state, 20)] = hostile_int(&state);
+    int32_t at = draw(&state, 20);
+    c.slots[at] = hostile_long(&state);
+    at = draw(&state, 20);
+    c.slots[at] = hostile_int(&state);
     c.write.unchecked = draw(&state, 2);
     tensor *victim = writes[draw(&state, 5)];
     tensor kept = *victim;
@@ -248,7 +259,8 @@ static void hostile_cache_tensors(const char *backend) {
     victim->t.strides = victim->strides;
     caching_gather(&c, draw(&state, 5), 13, 0, 20);
     tensor *gathers[] = {&c.t_k, &c.t_v, &c.t_table, &c.t_lens, &c.t_starts, &c.t_k_pool, &c.t_v_pool};
-    c.table[draw(&state, 8)] = hostile_int(&state);
+    at = draw(&state, 8);
+    c.table[at] = hostile_int(&state);
     c.lens[0] = draw(&state, 2) == 0 ? hostile_int(&state) : 13;
     c.gather.unchecked = draw(&state, 2);
     if (draw(&state, 2) == 0) {
@@ -265,8 +277,12 @@ static void hostile_merge_tensors(const char *backend) {
     uint32_t state = seed * 69069u;
     merging m;
     merging_init(&m, backend, 3, 4, 2, 8, ATTN_DTYPE_FLOAT16);
-    m.lse[draw(&state, 3)][draw(&state, 8)] = hostile_float(&state);
-    m.out[draw(&state, 3)][draw(&state, 64)] = hostile_float(&state);
+    int32_t part = draw(&state, 3);
+    int32_t at = draw(&state, 8);
+    m.lse[part][at] = hostile_float(&state);
+    part = draw(&state, 3);
+    at = draw(&state, 64);
+    m.out[part][at] = hostile_float(&state);
     merging_store(&m);
     tensor *list[] = {&m.t_out[0], &m.t_out[2], &m.t_lse[1], &m.t_lse[2], &m.t_result_out, &m.t_result_lse};
     if (draw(&state, 4) > 0) {
