@@ -51,7 +51,7 @@ static void check_status(attn_status status, uint32_t seed) {
 
 static void hostile_problems(const char *backend) {
   attn_context *context = open_context(2);
-  for (uint32_t seed = 1; seed <= 4000; seed++) {
+  for (uint32_t seed = 1; seed <= 400; seed++) {
     uint32_t state = seed * 2654435761u;
     attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
     attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
@@ -139,7 +139,7 @@ static void hostile_lists(const char *backend, attn_format format) {
   static const int32_t kv_len[] = {70, 9, 40};
   static const int32_t ranges[] = {0, 5, 7, 7, 3, 9, 30, 50, 0, 0, 10, 20};
   static const int32_t causal[] = {1, 0, 1};
-  for (uint32_t seed = 1; seed <= 250; seed++) {
+  for (uint32_t seed = 1; seed <= 400; seed++) {
     uint32_t state = seed * 40503u + (uint32_t)format;
     scene s;
     scene_init(&s, 4, 2, 16, 16);
@@ -187,10 +187,10 @@ static void hostile_tensor(tensor *t, uint32_t *state) {
     t->t.ndim = hostile_int(state);
     break;
   case 3:
-    t->t.dtype.code = (uint8_t)draw(state, 256);
+    t->t.dtype.code = (uint8_t)(64 + draw(state, 192)); /* no type: another known one would be a lie about the memory */
     break;
   case 4:
-    t->t.dtype.bits = (uint8_t)draw(state, 256);
+    t->t.dtype.bits = (uint8_t)(65 + draw(state, 191));
     break;
   case 5:
     t->t.dtype.lanes = (uint16_t)draw(state, 3);
