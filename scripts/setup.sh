@@ -34,6 +34,7 @@ look() {
   need cmake has_cmake
   need ninja-build ninja --version
   need libc6-dev has_headers stdio.h
+  need pkgconf pkg-config --version
   need libpthreadpool-dev has_headers pthreadpool.h
   need libdnnl-dev has_headers oneapi/dnnl/dnnl.h
   need libcjson-dev has_headers cjson/cJSON.h

@@ -58,7 +58,7 @@ static block_walk walk_of(const attn_copy_view *view) {
 }
 
 static void walk_block(const block_walk *w, int32_t level, move_run move, unsigned char *to, unsigned char *from) {
-  if (level == w->depth) {
+  if (level == w->depth || level == ATTN_VIEW_MAX_NDIM) { /* the second is never first: it bounds the recursion */
     move(to, from, w->run);
     return;
   }

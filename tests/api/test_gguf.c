@@ -311,8 +311,8 @@ static void write_one(writer *w, uint32_t rank, uint64_t columns, uint64_t rows,
 static void test_bad_tensors(void **state) {
   (void)state;
   writer w = {{0}, 0};
-  write_one(&w, 1, 32, 1, 12, 0);
-  refuse(&w, ATTN_E_DTYPE, "type 12 (Q4_K); accepted are F32, F16, Q4_1, Q8_0");
+  write_one(&w, 1, 32, 1, 13, 0);
+  refuse(&w, ATTN_E_DTYPE, "type 13 (Q5_K); accepted are F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K");
   write_one(&w, 1, 32, 1, 4000, 0);
   refuse(&w, ATTN_E_DTYPE, "type 4000 (unknown)");
   put_head(&w, 3, 1, 0);
