@@ -269,6 +269,7 @@ static void test_flags(void **state) {
   assert_true(request_is_refused(&files, REQUEST_CACHED, "", "--threads", "0", "--threads"));
   assert_true(request_is_refused(&files, REQUEST_CACHED, "", "--threads", "two", "--threads"));
   assert_true(request_is_refused(&files, REQUEST_CACHED, "", "--fast", NULL, "--fast"));
+  assert_true(request_is_refused(&files, REQUEST_CACHED, "", "-o", "other.safetensors", "-o is given twice"));
   assert_true(request_is_refused(&files, REQUEST_CACHED, "", "extra", NULL, "extra"));
   assert_true(request_is_refused(&files, REQUEST_CACHED, "num_splits=2", "--batch-invariant", NULL, "num_splits"));
   assert_true(request_is_refused(&files, REQUEST_MERGE, "", "--splits", "2", "--splits"));

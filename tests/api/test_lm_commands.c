@@ -13,6 +13,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "command_fixture.h"
 #include "gguf.h"
@@ -455,6 +456,28 @@ static void test_refusals(void **state) {
   assert_non_null(strstr(fix.err, "--file is given twice"));
 }
 
+/* What is no regular file: a model that would never open, a target that would be replaced. And a name that would break
+   the line. */
+static void test_special_files(void **state) {
+  (void)state;
+  char fifo[600];
+  struct stat found;
+  assert_int_equal(mkfifo(fixture_path(&fix, "fifo", fifo, sizeof fifo), 0600), 0);
+  fixture_run(&fix, "generate", "--model", fifo, "--prompt", "x", NULL);
+  assert_int_equal(fix.status, 1);
+  assert_true(fixture_one_line(&fix));
+  assert_non_null(strstr(fix.err, "not a regular file"));
+  fixture_run(&fix, "generate", "--model", model, "--prompt", "x", "--max-tokens", "1", "--logits", fifo, NULL);
+  assert_int_equal(fix.status, 1);
+  assert_non_null(strstr(fix.err, "--logits"));
+  assert_non_null(strstr(fix.err, "not a regular file"));
+  assert_int_equal(stat(fifo, &found), 0);
+  assert_true(S_ISFIFO(found.st_mode));
+  fixture_run(&fix, "generate", "--model", "two\nlines", "--prompt", "x", NULL);
+  assert_int_equal(fix.status, 1);
+  assert_true(fixture_one_line(&fix));
+}
+
 static void test_help(void **state) {
   (void)state;
   static const char *const commands[] = {"generate", "chat", "perplexity", "bench"};
@@ -505,7 +528,8 @@ int main(void) {
       cmocka_unit_test(test_seed),           cmocka_unit_test(test_filters_at_their_ends),
       cmocka_unit_test(test_chat),           cmocka_unit_test(test_perplexity),
       cmocka_unit_test(test_bench),          cmocka_unit_test(test_bfloat16),
-      cmocka_unit_test(test_refusals),       cmocka_unit_test(test_help),
+      cmocka_unit_test(test_refusals),       cmocka_unit_test(test_special_files),
+      cmocka_unit_test(test_help),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
