@@ -6,6 +6,7 @@
 
 #include "api/pool_view.h"
 #include "core/arithmetic.h"
+#include "core/bit_window.h"
 #include "core/registry.h"
 #include "core/resolve.h"
 
@@ -13,16 +14,9 @@
 
 typedef enum move_kind { MOVE_COPY, MOVE_SWAP } move_kind;
 
-static int64_t block_at(const attn_copy_view *view, int64_t pair, int side) {
-  int64_t block;
-  memcpy(&block, view->block_map.data + pair * view->block_map.stride[0] + side * view->block_map.stride[1],
-         sizeof block);
-  return block;
-}
-
 /* A pair that moves nothing. */
 static int is_idle(const attn_copy_view *view, int64_t pair) {
-  return view->one_pool && block_at(view, pair, 0) == block_at(view, pair, 1);
+  return view->one_pool && attn_copy_block(view, pair, 0) == attn_copy_block(view, pair, 1);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -55,7 +49,7 @@ static attn_status view_pools(const attn_cache_copy_args *args, move_kind kind, 
 static attn_status check_ids(const attn_copy_view *view, attn_message *message) {
   for (int64_t i = 0; i < view->num_pairs; i++) {
     for (int side = 0; side < 2; side++) {
-      int64_t block = block_at(view, i, side);
+      int64_t block = attn_copy_block(view, i, side);
       if (block < 0 || block >= view->source.shape[0]) {
         return attn_fail(message, ATTN_E_INDEX, "block_map[%lld][%d]: %lld, accepted: 0 to %lld (blocks of the pool)",
                          (long long)i, side, (long long)block, (long long)view->source.shape[0] - 1);
@@ -72,36 +66,12 @@ static attn_status named_twice(int64_t pair, int side, int64_t block, attn_messa
 
 /* Blocks of one window of a pool, as bits, so that no memory grows with the map: it is read again for each window that
    holds any block that is written. */
-#define WINDOW_BLOCKS ((int64_t)1 << 16)
-
-typedef struct window {
-  int64_t first;
-  uint64_t bits[WINDOW_BLOCKS / 64];
-} window;
-
-static int holds(const window *w, int64_t block) {
-  int64_t at = block - w->first;
-  return at >= 0 && at < WINDOW_BLOCKS && ((w->bits[at / 64] >> (at % 64)) & 1) != 0;
-}
-
-/* 1 when it was marked before; blocks outside the window are not its concern. */
-static int mark(window *w, int64_t block) {
-  int64_t at = block - w->first;
-  if (at < 0 || at >= WINDOW_BLOCKS) {
-    return 0;
-  }
-  uint64_t bit = (uint64_t)1 << (at % 64);
-  int before = (w->bits[at / 64] & bit) != 0;
-  w->bits[at / 64] |= bit;
-  return before;
-}
-
 /* The least block at or beyond `base` that some pair writes; INT64_MAX: none. */
 static int64_t least_written(const attn_copy_view *view, int first_side, int64_t base) {
   int64_t least = INT64_MAX;
   for (int64_t i = 0; i < view->num_pairs; i++) {
     for (int side = first_side; side < 2 && !is_idle(view, i); side++) {
-      int64_t block = block_at(view, i, side);
+      int64_t block = attn_copy_block(view, i, side);
       least = block >= base && block < least ? block : least;
     }
   }
@@ -110,22 +80,20 @@ static int64_t least_written(const attn_copy_view *view, int first_side, int64_t
 
 /* No block of this window is written by two pairs, or written by one and read by another. */
 static attn_status check_window(const attn_copy_view *view, int first_side, int64_t first, attn_message *message) {
-  window written[2]; /* by side; in one pool the second serves both */
-  for (int side = 0; side < 2; side++) {
-    written[side].first = first;
-    memset(written[side].bits, 0, sizeof written[side].bits);
-  }
+  attn_bit_window written[2]; /* by side; in one pool the second serves both */
+  attn_window_start(&written[0], first);
+  attn_window_start(&written[1], first);
   for (int64_t i = 0; i < view->num_pairs; i++) {
     for (int side = first_side; side < 2 && !is_idle(view, i); side++) {
-      int64_t block = block_at(view, i, side);
-      if (mark(&written[view->one_pool ? 1 : side], block)) {
+      int64_t block = attn_copy_block(view, i, side);
+      if (attn_window_mark(&written[view->one_pool ? 1 : side], block)) {
         return named_twice(i, side, block, message);
       }
     }
   }
   for (int64_t i = 0; i < view->num_pairs && view->one_pool && first_side == 1; i++) {
-    int64_t block = block_at(view, i, 0);
-    if (!is_idle(view, i) && holds(&written[1], block)) {
+    int64_t block = attn_copy_block(view, i, 0);
+    if (!is_idle(view, i) && attn_window_holds(&written[1], block)) {
       return named_twice(i, 0, block, message);
     }
   }
@@ -134,18 +102,12 @@ static attn_status check_window(const attn_copy_view *view, int first_side, int6
 
 static attn_status check_pairs(const attn_copy_view *view, move_kind kind, attn_message *message) {
   int first_side = kind == MOVE_SWAP ? 0 : 1;
-  int64_t base = 0; /* every block below it has been judged */
-  for (;;) {
-    int64_t first = least_written(view, first_side, base);
-    if (first == INT64_MAX) {
-      return ATTN_OK;
-    }
+  int64_t first = least_written(view, first_side, 0);
+  while (first != INT64_MAX) {
     ATTN_TRY(check_window(view, first_side, first, message));
-    if (first > INT64_MAX - WINDOW_BLOCKS) {
-      return ATTN_OK;
-    }
-    base = first + WINDOW_BLOCKS;
+    first = least_written(view, first_side, attn_window_end(first));
   }
+  return ATTN_OK;
 }
 
 /* One pair, broadcast over the map: nothing where it is idle, else twice the same. Not walked: its extent costs no
@@ -156,7 +118,7 @@ static attn_status settle_broadcast(attn_copy_view *view, attn_message *message)
   }
   view->num_pairs = 1;
   ATTN_TRY(check_ids(view, message));
-  return is_idle(view, 0) ? ATTN_OK : named_twice(1, 1, block_at(view, 0, 1), message);
+  return is_idle(view, 0) ? ATTN_OK : named_twice(1, 1, attn_copy_block(view, 0, 1), message);
 }
 
 static attn_status judge(attn_context *context, const attn_cache_copy_args *args, move_kind kind, attn_copy_view *view,

@@ -4,22 +4,12 @@
 #include <string.h>
 
 #include "api/pool_view.h"
-#include "core/fault.h"
 #include "core/arithmetic.h"
+#include "core/bit_window.h"
+#include "core/fault.h"
+#include "core/load.h"
 #include "core/registry.h"
 #include "core/resolve.h"
-
-static int64_t int64_at(const attn_view *list, int64_t i) {
-  int64_t value;
-  memcpy(&value, list->data + i * list->stride[0], sizeof value);
-  return value;
-}
-
-static int32_t int32_at(const attn_view *list, int64_t i) {
-  int32_t value;
-  memcpy(&value, list->data + i * list->stride[0], sizeof value);
-  return value;
-}
 
 /* A pool's accepted types: its format's storage, or any float for AUTO. */
 static attn_status pool_types(const char *field, attn_format format, unsigned *types, attn_message *message) {
@@ -105,7 +95,7 @@ static attn_status settle_broadcast(attn_write_view *view, int32_t unchecked, at
   if (view->num_slots <= 1 || view->slot_mapping.stride[0] != 0) {
     return ATTN_OK;
   }
-  int64_t slot = int64_at(&view->slot_mapping, 0);
+  int64_t slot = attn_int64_at(&view->slot_mapping, 0);
   if (slot >= 0 && !unchecked) {
     return attn_fail(message, ATTN_E_INDEX, "slot_mapping[1]: %lld stands twice, accepted: different slots",
                      (long long)slot);
@@ -125,48 +115,37 @@ static attn_status check_write_overlaps(const attn_write_view *view, attn_messag
   return attn_refuse_overlap(&view->v_cache, "v_cache", &view->slot_mapping, "slot_mapping", message);
 }
 
-/* Slots of one window of the pool, as bits. Twice the same slot is found without memory that grows with the list: the
-   list is read once per window that holds any slot. */
-#define WINDOW_SLOTS ((int64_t)1 << 16)
+/* The least slot at or beyond `base`; INT64_MAX: none. */
+static int64_t least_slot(const attn_view *slots, int64_t base) {
+  int64_t least = INT64_MAX;
+  for (int64_t i = 0; i < slots->shape[0]; i++) {
+    int64_t slot = attn_int64_at(slots, i);
+    least = slot >= base && slot < least ? slot : least;
+  }
+  return least;
+}
 
+/* Without memory that grows with the list: it is read once per window that holds any slot. */
 static attn_status check_duplicates(const attn_view *slots, attn_message *message) {
-  uint64_t seen[WINDOW_SLOTS / 64];
-  int64_t base = 0; /* every slot below it has been judged */
-  for (;;) {
-    int64_t lowest = INT64_MAX;
+  attn_bit_window seen;
+  int64_t first = least_slot(slots, 0);
+  while (first != INT64_MAX) {
+    attn_window_start(&seen, first);
     for (int64_t i = 0; i < slots->shape[0]; i++) {
-      int64_t slot = int64_at(slots, i);
-      if (slot >= base && slot < lowest) {
-        lowest = slot;
-      }
-    }
-    if (lowest == INT64_MAX) {
-      return ATTN_OK;
-    }
-    memset(seen, 0, sizeof seen);
-    for (int64_t i = 0; i < slots->shape[0]; i++) {
-      int64_t slot = int64_at(slots, i);
-      if (slot < lowest || slot - lowest >= WINDOW_SLOTS) {
-        continue;
-      }
-      int64_t at = slot - lowest;
-      uint64_t bit = (uint64_t)1 << (at % 64);
-      if ((seen[at / 64] & bit) != 0) {
+      int64_t slot = attn_int64_at(slots, i);
+      if (attn_window_mark(&seen, slot)) {
         return attn_fail(message, ATTN_E_INDEX, "slot_mapping[%lld]: %lld stands twice, accepted: different slots",
                          (long long)i, (long long)slot);
       }
-      seen[at / 64] |= bit;
     }
-    if (lowest > INT64_MAX - WINDOW_SLOTS) {
-      return ATTN_OK;
-    }
-    base = lowest + WINDOW_SLOTS;
+    first = least_slot(slots, attn_window_end(first));
   }
+  return ATTN_OK;
 }
 
 static attn_status check_slots(const attn_write_view *view, attn_message *message) {
   for (int64_t i = 0; i < view->num_slots; i++) {
-    int64_t slot = int64_at(&view->slot_mapping, i);
+    int64_t slot = attn_int64_at(&view->slot_mapping, i);
     if (slot >= view->capacity + (attn_fault(ATTN_FAULT_SLOT_LIMIT) ? 1 : 0)) {
       return attn_fail(message, ATTN_E_INDEX,
                        "slot_mapping[%lld]: %lld, accepted: below %lld (blocks * block size), or "
@@ -228,14 +207,14 @@ static attn_status view_lists(const attn_cache_gather_args *args, attn_gather_vi
 }
 
 static int64_t start_of(const attn_gather_view *view, int64_t seq) {
-  return view->seq_starts.ndim > 0 ? int32_at(&view->seq_starts, seq) : 0;
+  return view->seq_starts.ndim > 0 ? attn_int32_at(&view->seq_starts, seq) : 0;
 }
 
 /* Lengths and starts; *rows is their sum. */
 static attn_status check_lengths(const attn_gather_view *view, int64_t *rows, attn_message *message) {
   *rows = 0;
   for (int64_t s = 0; s < view->num_seqs; s++) {
-    int64_t len = int32_at(&view->seq_lens, s);
+    int64_t len = attn_int32_at(&view->seq_lens, s);
     int64_t start = start_of(view, s);
     if (len < 0) {
       return attn_fail(message, ATTN_E_INDEX, "seq_lens[%lld]: %lld, accepted: 0 or more", (long long)s,
@@ -253,7 +232,7 @@ static attn_status check_lengths(const attn_gather_view *view, int64_t *rows, at
 /* Every position gathered must be reachable. */
 static attn_status check_reach(const attn_gather_view *view, attn_message *message) {
   for (int64_t s = 0; s < view->num_seqs; s++) {
-    int64_t len = int32_at(&view->seq_lens, s);
+    int64_t len = attn_int32_at(&view->seq_lens, s);
     int64_t start = start_of(view, s);
     if (start == len) {
       continue;
@@ -267,8 +246,7 @@ static attn_status check_reach(const attn_gather_view *view, attn_message *messa
     }
     const unsigned char *row = view->block_table.data + s * view->block_table.stride[0];
     for (int64_t c = start / view->block_size; c < columns; c++) {
-      int32_t id;
-      memcpy(&id, row + c * view->block_table.stride[1], sizeof id);
+      int32_t id = attn_load_int32(row + c * view->block_table.stride[1]);
       if (id < 0 || id >= view->num_blocks) {
         return attn_fail(message, ATTN_E_INDEX, "block_table[%lld][%lld]: %d, accepted: 0 to %lld (blocks of the pool)",
                          (long long)s, (long long)c, (int)id, (long long)view->num_blocks - 1);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "api/pool_view.h"
+#include "core/load.h"
 #include "core/registry.h"
 #include "core/resolve.h"
 
@@ -40,8 +41,7 @@ static attn_status view_outputs(const attn_merge_args *args, attn_merge_view *vi
     ATTN_TRY(attn_refuse_overlap(&view->out, "out", &view->sinks, "sinks", message));
     ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", &view->sinks, "sinks", message));
     for (int64_t h = 0; h < view->num_heads; h++) {
-      float sink;
-      memcpy(&sink, view->sinks.data + h * view->sinks.stride[0], sizeof sink);
+      float sink = attn_float_at(&view->sinks, h);
       if (isnan(sink) || (isinf(sink) && sink > 0)) {
         return attn_fail(message, ATTN_E_RANGE, "sinks[%lld]: %g, accepted: finite values, or -inf for none",
                          (long long)h, (double)sink);

@@ -11,8 +11,9 @@
 #include "api/pool_view.h"
 #include "api/step.h"
 #include "api/workspace_busy.h"
-#include "core/fault.h"
 #include "core/arithmetic.h"
+#include "core/fault.h"
+#include "core/load.h"
 #include "core/registry.h"
 #include "core/resolve.h"
 
@@ -183,12 +184,6 @@ attn_status attn_step_of(const attn_plan *plan, const attn_workspace *workspace,
 
 /* ---- schedule ---------------------------------------------------------------------------------------------------- */
 
-static int32_t entry(const attn_view *list, int64_t i) {
-  int32_t value;
-  memcpy(&value, list->data + i * list->stride[0], sizeof value);
-  return value;
-}
-
 /* A list of int32; `extent` or any. */
 static attn_status list_view(attn_view *view, const DLTensor *tensor, const char *name, int64_t extent,
                              attn_message *message) {
@@ -197,13 +192,13 @@ static attn_status list_view(attn_view *view, const DLTensor *tensor, const char
 
 /* Starts at 0, does not fall. */
 static attn_status check_start_loc(const attn_view *list, const char *name, attn_message *message) {
-  if (entry(list, 0) != 0) {
-    return attn_fail(message, ATTN_E_INDEX, "%s[0]: %d, accepted: 0", name, (int)entry(list, 0));
+  if (attn_int32_at(list, 0) != 0) {
+    return attn_fail(message, ATTN_E_INDEX, "%s[0]: %d, accepted: 0", name, (int)attn_int32_at(list, 0));
   }
   for (int64_t i = 1; i < list->shape[0]; i++) {
-    if (entry(list, i) < entry(list, i - 1)) {
+    if (attn_int32_at(list, i) < attn_int32_at(list, i - 1)) {
       return attn_fail(message, ATTN_E_INDEX, "%s[%lld]: %d falls below %d; accepted: entries that do not fall", name,
-                       (long long)i, (int)entry(list, i), (int)entry(list, i - 1));
+                       (long long)i, (int)attn_int32_at(list, i), (int)attn_int32_at(list, i - 1));
     }
   }
   return ATTN_OK;
@@ -247,14 +242,14 @@ static attn_status view_batch(const attn_plan *plan, const attn_batch *batch, ba
 
 static int64_t kv_len_of(const attn_plan *plan, const batch_views *views, int64_t seq) {
   if (plan->problem.kv_source == ATTN_KV_CACHE) {
-    return entry(&views->seq_lens, seq);
+    return attn_int32_at(&views->seq_lens, seq);
   }
-  return (int64_t)entry(&views->kv_start_loc, seq + 1) - entry(&views->kv_start_loc, seq);
+  return (int64_t)attn_int32_at(&views->kv_start_loc, seq + 1) - attn_int32_at(&views->kv_start_loc, seq);
 }
 
 static attn_status check_capacity(const attn_plan *plan, const batch_views *views, attn_message *message) {
   int64_t num_seqs = views->query_start_loc.shape[0] - 1;
-  int64_t num_tokens = entry(&views->query_start_loc, num_seqs);
+  int64_t num_tokens = attn_int32_at(&views->query_start_loc, num_seqs);
   if (num_tokens > plan->limits.max_tokens) {
     return attn_fail(message, ATTN_E_CAPACITY, "query_start_loc[%lld]: %lld tokens, the plan's max_tokens is %lld",
                      (long long)num_seqs, (long long)num_tokens, (long long)plan->limits.max_tokens);
@@ -283,14 +278,14 @@ static void write_step(const attn_plan *plan, const batch_views *views, unsigned
   step->self = step;
   step->fingerprint = plan->fingerprint;
   step->num_seqs = (int32_t)(views->query_start_loc.shape[0] - 1);
-  step->num_tokens = entry(&views->query_start_loc, step->num_seqs);
+  step->num_tokens = attn_int32_at(&views->query_start_loc, step->num_seqs);
   step->query_start_loc = (int32_t *)(void *)lists;
   step->kv_lens = (int32_t *)(void *)(lists + bytes);
   step->kv_start_loc = plan->problem.kv_source == ATTN_KV_CACHE ? NULL : (int32_t *)(void *)(lists + 2 * bytes);
   for (int32_t s = 0; s <= step->num_seqs; s++) {
-    step->query_start_loc[s] = entry(&views->query_start_loc, s);
+    step->query_start_loc[s] = attn_int32_at(&views->query_start_loc, s);
     if (step->kv_start_loc != NULL) {
-      step->kv_start_loc[s] = entry(&views->kv_start_loc, s);
+      step->kv_start_loc[s] = attn_int32_at(&views->kv_start_loc, s);
     }
   }
   for (int32_t s = 0; s < step->num_seqs; s++) {

@@ -4,27 +4,15 @@
 #include "api/run_lists.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "core/fault.h"
+#include "core/load.h"
 #include "core/mask.h"
-
-static int32_t int32_at(const unsigned char *address) {
-  int32_t value;
-  memcpy(&value, address, sizeof value);
-  return value;
-}
-
-static float float_at(const unsigned char *address) {
-  float value;
-  memcpy(&value, address, sizeof value);
-  return value;
-}
 
 static attn_status check_values(const attn_view *list, const char *name, int minus_infinity_is_none,
                                 attn_message *message) {
   for (int64_t i = 0; list->ndim > 0 && i < list->shape[0]; i++) {
-    float value = float_at(list->data + i * list->stride[0]);
+    float value = attn_float_at(list, i);
     if (isfinite(value) || (minus_infinity_is_none && value < 0 && isinf(value))) {
       continue;
     }
@@ -36,7 +24,7 @@ static attn_status check_values(const attn_view *list, const char *name, int min
 
 static attn_status check_flags(const attn_view *list, attn_message *message) {
   for (int64_t i = 0; list->ndim > 0 && i < list->shape[0]; i++) {
-    int32_t value = int32_at(list->data + i * list->stride[0]);
+    int32_t value = attn_int32_at(list, i);
     if (value != 0 && value != 1) {
       return attn_fail(message, ATTN_E_INDEX, "causal_per_seq[%lld]: %d, accepted: 0 or 1", (long long)i, (int)value);
     }
@@ -48,8 +36,8 @@ static attn_status check_ranges(const attn_view *ranges, attn_message *message) 
   for (int64_t s = 0; ranges->ndim > 0 && s < ranges->shape[0]; s++) {
     for (int64_t i = 0; i < ranges->shape[1]; i++) {
       const unsigned char *range = ranges->data + s * ranges->stride[0] + i * ranges->stride[1];
-      int32_t begin = int32_at(range);
-      int32_t end = int32_at(range + ranges->stride[2]);
+      int32_t begin = attn_load_int32(range);
+      int32_t end = attn_load_int32(range + ranges->stride[2]);
       if (begin > end && !attn_fault(ATTN_FAULT_RANGE_REVERSED)) {
         return attn_fail(message, ATTN_E_INDEX,
                          "prefix_ranges[%lld][%lld]: [%d, %d) is reversed, accepted: begin <= end", (long long)s,
@@ -66,8 +54,8 @@ static int hidden_by_bias(const attn_run_view *view, int64_t token, int64_t key)
     return 0;
   }
   for (int64_t h = 0; h < view->bias.shape[1]; h++) {
-    float value = float_at(view->bias.data + token * view->bias.stride[0] + h * view->bias.stride[1] +
-                           key * view->bias.stride[2]);
+    float value = attn_load_float(view->bias.data + token * view->bias.stride[0] + h * view->bias.stride[1] +
+                                  key * view->bias.stride[2]);
     if (!(isinf(value) && value < 0)) {
       return 0;
     }
@@ -106,7 +94,7 @@ static attn_status check_table_row(const attn_run_view *view, int32_t seq, attn_
   }
   const unsigned char *row = view->block_table.data + seq * view->block_table.stride[0];
   for (int64_t c = hull.begin / block_size; c < attn_ceil_div(hull.end, block_size); c++) {
-    int32_t id = int32_at(row + c * view->block_table.stride[1]);
+    int32_t id = attn_load_int32(row + c * view->block_table.stride[1]);
     if (id >= 0 && id < view->k_cache.shape[0] + (attn_fault(ATTN_FAULT_TABLE_ID) ? 1 : 0)) {
       continue;
     }

@@ -5,12 +5,7 @@
 #include <string.h>
 
 #include "core/fault.h"
-
-static int32_t load_int32(const unsigned char *address) {
-  int32_t value;
-  memcpy(&value, address, sizeof value);
-  return value;
-}
+#include "core/load.h"
 
 attn_mask attn_mask_of(const attn_run_view *view, int32_t seq) {
   const attn_problem *p = view->problem;
@@ -34,7 +29,7 @@ attn_mask attn_mask_of(const attn_run_view *view, int32_t seq) {
     mask.prefix_clamp = 0;
   }
   if (p->has_causal_per_seq && !attn_fault(ATTN_FAULT_CAUSAL_FLAG)) {
-    mask.causal = load_int32(view->causal_per_seq.data + seq * view->causal_per_seq.stride[0]);
+    mask.causal = attn_int32_at(&view->causal_per_seq, seq);
   }
   if (p->has_prefix_ranges && view->prefix_ranges.shape[1] > 0) {
     mask.num_ranges = view->prefix_ranges.shape[1];
@@ -84,7 +79,7 @@ attn_interval attn_mask_base(const attn_mask *mask, int64_t q) {
 
 static attn_interval range_at(const attn_mask *mask, int64_t i) {
   const unsigned char *range = mask->ranges + i * mask->range_stride;
-  attn_interval r = {load_int32(range), load_int32(range + mask->bound_stride)};
+  attn_interval r = {attn_load_int32(range), attn_load_int32(range + mask->bound_stride)};
   return r;
 }
 

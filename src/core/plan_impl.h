@@ -10,6 +10,7 @@
 
 #include "attn/attn.h"
 #include "core/error.h"
+#include "core/load.h"
 #include "core/view.h"
 
 typedef struct attn_backend attn_backend;
@@ -100,6 +101,11 @@ typedef struct attn_copy_view {
   attn_view target;    /* same shape and type */
   attn_view block_map; /* [pairs, 2] int64: source block, target block */
 } attn_copy_view;
+
+/* A pair's block of the source (side 0) or the target (side 1). */
+static inline int64_t attn_copy_block(const attn_copy_view *view, int64_t pair, int side) {
+  return attn_load_int64(view->block_map.data + pair * view->block_map.stride[0] + side * view->block_map.stride[1]);
+}
 
 /* attn_merge after its checks; parts stay DLTensors (any number, no allocation): attn_view_make cannot fail on them. */
 typedef struct attn_merge_view {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/fault.h"
+#include "core/load.h"
 #include "core/threads.h"
 #include "cpu/cpu_work.h"
 
@@ -79,8 +80,7 @@ typedef struct write_job {
 } write_job;
 
 static int64_t slot_at(const attn_write_view *view, int64_t i) {
-  int64_t slot;
-  memcpy(&slot, view->slot_mapping.data + i * view->slot_mapping.stride[0], sizeof slot);
+  int64_t slot = attn_int64_at(&view->slot_mapping, i);
   if (attn_fault(ATTN_FAULT_SLOT_NARROWED)) {
     slot = (int32_t)(uint32_t)(uint64_t)slot;
   }
@@ -141,20 +141,13 @@ typedef struct gather_job {
   atomic_llong next;
 } gather_job;
 
-static int32_t int32_at(const attn_view *list, int64_t i) {
-  int32_t value;
-  memcpy(&value, list->data + i * list->stride[0], sizeof value);
-  return value;
-}
-
 /* The id of a position's block, or -1 where it cannot be reached. */
 static int64_t block_at(const attn_gather_view *view, int64_t seq, int64_t column) {
   if (column >= view->block_table.shape[1]) {
     return -1;
   }
-  int32_t id;
-  memcpy(&id, view->block_table.data + seq * view->block_table.stride[0] + column * view->block_table.stride[1],
-         sizeof id);
+  int32_t id = attn_load_int32(view->block_table.data + seq * view->block_table.stride[0] +
+                               column * view->block_table.stride[1]);
   return id >= 0 && id < view->num_blocks ? id : -1;
 }
 
@@ -179,8 +172,8 @@ static void gather_one(const gather_job *job, const attn_view *pool, const attn_
 
 static void gather_seq(const gather_job *job, int64_t seq, int64_t first_row) {
   const attn_gather_view *view = job->view;
-  int64_t start = view->seq_starts.ndim > 0 ? int32_at(&view->seq_starts, seq) : 0;
-  int64_t len = int32_at(&view->seq_lens, seq);
+  int64_t start = view->seq_starts.ndim > 0 ? attn_int32_at(&view->seq_starts, seq) : 0;
+  int64_t len = attn_int32_at(&view->seq_lens, seq);
   for (int64_t p = start; p < len; p++) {
     int64_t source = attn_fault(ATTN_FAULT_GATHER_START) ? p - start : p;
     int64_t block = block_at(view, seq, source / view->block_size);
@@ -200,7 +193,7 @@ static void gather_thread(void *argument, size_t thread) {
       gather_seq(job, s, row);
       mine = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
     }
-    row += int32_at(&view->seq_lens, s) - (view->seq_starts.ndim > 0 ? int32_at(&view->seq_starts, s) : 0);
+    row += attn_int32_at(&view->seq_lens, s) - (view->seq_starts.ndim > 0 ? attn_int32_at(&view->seq_starts, s) : 0);
   }
 }
 

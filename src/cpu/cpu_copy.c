@@ -81,13 +81,6 @@ static void swap_run(unsigned char *to, unsigned char *from, size_t bytes) {
   }
 }
 
-static int64_t block_of(const attn_copy_view *view, int64_t pair, int side) {
-  int64_t block;
-  memcpy(&block, view->block_map.data + pair * view->block_map.stride[0] + side * view->block_map.stride[1],
-         sizeof block);
-  return block;
-}
-
 static void move_thread(void *argument, size_t thread) {
   (void)thread;
   copy_job *job = argument;
@@ -97,8 +90,8 @@ static void move_thread(void *argument, size_t thread) {
     if (pair >= view->num_pairs) {
       return;
     }
-    int64_t from = block_of(view, pair, 0);
-    int64_t to = block_of(view, pair, 1);
+    int64_t from = attn_copy_block(view, pair, 0);
+    int64_t to = attn_copy_block(view, pair, 1);
     if (!view->one_pool || from != to) {
       walk_block(&job->walk, 0, job->move, view->target.data + to * view->target.stride[0],
                  view->source.data + from * view->source.stride[0]);

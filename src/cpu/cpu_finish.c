@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fault.h"
+#include "core/load.h"
 #include "cpu/cpu_tile.h"
 
 /* The sequence whose items hold number `item`: the last one that starts at or before it and is not empty. */
@@ -57,8 +58,7 @@ static float sink_of(const attn_cpu_job *job, const attn_cpu_tile *tile, int64_t
   if (!job->plan->problem.has_sinks) {
     return -INFINITY;
   }
-  float sink;
-  memcpy(&sink, job->view->sinks.data + head * job->view->sinks.stride[0], sizeof sink);
+  float sink = attn_float_at(&job->view->sinks, head);
   if (attn_fault(ATTN_FAULT_SINK_TWICE)) {
     sink += logf(2.0f);
   }

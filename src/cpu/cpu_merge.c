@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/fault.h"
+#include "core/load.h"
 #include "core/threads.h"
 #include "cpu/cpu_work.h"
 
@@ -48,9 +49,7 @@ static void view_parts(const merge_job *job, part_views *parts, int32_t r) {
 static double lse_of(const merge_job *job, part_views *parts, int32_t r, int64_t token, int64_t head) {
   view_parts(job, parts, r);
   const attn_view *view = &parts->lse[r - parts->first];
-  float lse;
-  memcpy(&lse, view->data + token * view->stride[0] + head * view->stride[1], sizeof lse);
-  return lse;
+  return attn_load_float(view->data + token * view->stride[0] + head * view->stride[1]);
 }
 
 static int is_neutral(double lse) {
@@ -88,8 +87,7 @@ static double sink_weight(const merge_job *job, int64_t head, double m) {
   if (job->view->sinks.ndim == 0) {
     return 0.0;
   }
-  float sink;
-  memcpy(&sink, job->view->sinks.data + head * job->view->sinks.stride[0], sizeof sink);
+  float sink = attn_float_at(&job->view->sinks, head);
   return exp((double)sink - m * job->unit);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/fault.h"
+#include "core/load.h"
 #include "cpu/cpu_tile.h"
 
 #if defined(__GNUC__)
@@ -82,12 +83,6 @@ static uint64_t token_bits(const walk *w, int64_t token, int64_t begin) {
   return bits;
 }
 
-static int32_t int32_at(const unsigned char *address) {
-  int32_t value;
-  memcpy(&value, address, sizeof value);
-  return value;
-}
-
 /* The block id of a column; -1 where the table has no such column. */
 static int64_t block_of(const walk *w, int64_t column) {
   const attn_view *table = &w->job->view->block_table;
@@ -98,7 +93,7 @@ static int64_t block_of(const walk *w, int64_t column) {
       column == attn_ceil_div(w->mask.kv_len, w->job->plan->problem.block_size) - 1) {
     column--;
   }
-  return int32_at(table->data + w->tile->seq * table->stride[0] + column * table->stride[1]);
+  return attn_load_int32(table->data + w->tile->seq * table->stride[0] + column * table->stride[1]);
 }
 
 /* Unchecked mode: bits of the positions whose column exists and whose id lies in the pool. */
@@ -125,9 +120,7 @@ static const unsigned char *bias_row(const walk *w, int32_t r) {
 }
 
 static float bias_at(const walk *w, const unsigned char *row, int64_t key) {
-  float value;
-  memcpy(&value, row + key * w->job->view->bias.stride[2], sizeof value);
-  return value;
+  return attn_load_float(row + key * w->job->view->bias.stride[2]);
 }
 
 /* Keys that the caller's bias leaves: -inf hides by select. Only keys seen so far are read: others may hold anything.
@@ -247,16 +240,10 @@ static void prefetch_tile(const walk *w, const attn_view *direct, const attn_vie
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-static float float_at(const attn_view *list, int64_t i) {
-  float value;
-  memcpy(&value, list->data + i * list->stride[0], sizeof value);
-  return value;
-}
-
 static void add_alibi(const walk *w, int32_t r, float *s, int64_t begin, int32_t keys) {
   const attn_problem *p = &w->job->plan->problem;
   float slope =
-      float_at(&w->job->view->alibi_slopes, attn_fault(ATTN_FAULT_ALIBI_HEAD) ? w->tile->kv_head : head_of(w, r));
+      attn_float_at(&w->job->view->alibi_slopes, attn_fault(ATTN_FAULT_ALIBI_HEAD) ? w->tile->kv_head : head_of(w, r));
   int64_t distance = position_of(w, token_of(w, r)) - begin;
   if (attn_fault(ATTN_FAULT_ALIBI_SIGN)) {
     slope = -slope;
