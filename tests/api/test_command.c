@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "request_builder.h"
@@ -130,6 +131,29 @@ static void test_outputs_that_cannot_be_written(void **state) {
   struct stat status;
   assert_int_equal(stat("/dev/null", &status), 0);
   assert_true(S_ISCHR(status.st_mode));
+}
+
+/* A file that grows beyond the limit of file sizes: told, not killed; what was there stays, nothing is left beside it. */
+static void test_file_size_limit(void **state) {
+  (void)state;
+  static const char before[] = "what was there before";
+  struct rlimit limit;
+  assert_true(request_save(&files, REQUEST_CACHED, ""));
+  assert_true(fixture_write(files.out_path, before, sizeof(before)));
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const struct rlimit small = {512, limit.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0); /* the command inherits it; its message is shorter */
+  int code = fixture_run(&files.fix, "run", files.in_path, "-o", files.out_path, NULL);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  assert_int_equal(code, 1);
+  assert_true(fixture_one_line(&files.fix));
+  size_t bytes = 0;
+  unsigned char *after = fixture_read(files.out_path, &bytes);
+  assert_non_null(after);
+  assert_int_equal(bytes, sizeof(before));
+  assert_memory_equal(after, before, bytes);
+  free(after);
+  assert_int_equal(request_count_files(&files, "out.safetensors"), 1);
 }
 
 static void test_help_and_version(void **state) {
@@ -287,10 +311,15 @@ static void test_describe(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_operations),        cmocka_unit_test(test_results),
-      cmocka_unit_test(test_output_over_input), cmocka_unit_test(test_outputs_that_cannot_be_written),
-      cmocka_unit_test(test_help_and_version),  cmocka_unit_test(test_info),
-      cmocka_unit_test(test_explain),           cmocka_unit_test(test_describe),
+      cmocka_unit_test(test_operations),
+      cmocka_unit_test(test_results),
+      cmocka_unit_test(test_output_over_input),
+      cmocka_unit_test(test_outputs_that_cannot_be_written),
+      cmocka_unit_test(test_file_size_limit),
+      cmocka_unit_test(test_help_and_version),
+      cmocka_unit_test(test_info),
+      cmocka_unit_test(test_explain),
+      cmocka_unit_test(test_describe),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
