@@ -60,12 +60,14 @@ static attn_status measure(bench *b, int32_t length, double *decode_seconds, spe
   return status;
 }
 
-static void print_head(const lm_session *s) {
+static void print_head(const bench *b, json_writer *w) {
+  const lm_session *s = b->s;
   if (s->options.json) {
-    (void)printf("{\"compute\":\"%s\",\"cache_format\":\"%s\",\"backend\":\"%s\",\"gemm\":\"%s\",\"threads\":%d,",
-                 session_compute_name(s), attn_format_name(s->options.format), lm_attention_backend(s->attention),
-                 gemm_name(), s->threads);
-    (void)printf("\"repeat\":%d,\"results\":[", s->options.repeat);
+    json_start(w, stdout);
+    json_object(w, NULL);
+    session_write_settings(s, w);
+    json_integer(w, "repeat", s->options.repeat);
+    json_array(w, "results");
     return;
   }
   (void)printf("%s, cache %s; backend %s, %d thread%s; products by %s; medians of %d\n\n", session_compute_name(s),
@@ -74,29 +76,34 @@ static void print_head(const lm_session *s) {
   (void)printf("  length   prefill tokens/s   decode tokens/s\n");
 }
 
-static void print_row(const lm_session *s, size_t i, const speeds *found) {
-  if (s->options.json) {
-    (void)printf("%s\n{\"length\":%d,\"prefill_tokens_per_second\":%.2f,\"decode_tokens_per_second\":%.2f}",
-                 i > 0 ? "," : "", s->options.lengths[i], found->prefill, found->decode);
+static void print_row(const bench *b, int32_t length, const speeds *found, json_writer *w) {
+  if (b->s->options.json) {
+    json_line(w);
+    json_object(w, NULL);
+    json_integer(w, "length", length);
+    json_number(w, "prefill_tokens_per_second", found->prefill, 6);
+    json_number(w, "decode_tokens_per_second", found->decode, 6);
+    json_end(w);
   } else {
-    (void)printf("%8d   %16.1f   %15.1f\n", s->options.lengths[i], found->prefill, found->decode);
+    (void)printf("%8d   %16.1f   %15.1f\n", length, found->prefill, found->decode);
   }
   (void)fflush(stdout);
 }
 
 static attn_status run(bench *b, double *decode_seconds, attn_message *message) {
-  lm_session *s = b->s;
-  print_head(s);
+  const lm_options *options = &b->s->options;
+  json_writer w;
+  print_head(b, &w);
   attn_status status = ATTN_OK;
-  for (size_t i = 0; i < s->options.length_count && status == ATTN_OK; i++) {
+  for (size_t i = 0; i < options->length_count && status == ATTN_OK; i++) {
     speeds found = {0, 0};
-    status = measure(b, s->options.lengths[i], decode_seconds, &found, message);
+    status = measure(b, options->lengths[i], decode_seconds, &found, message);
     if (status == ATTN_OK) {
-      print_row(s, i, &found);
+      print_row(b, options->lengths[i], &found, &w);
     }
   }
-  if (status == ATTN_OK && s->options.json) {
-    (void)printf("]}\n");
+  if (status == ATTN_OK && options->json) {
+    json_finish(&w);
   }
   return status == ATTN_OK ? session_flush(message) : status;
 }

@@ -108,16 +108,19 @@ static attn_status print(const lm_session *s, const lm_ids *ids, const result *r
     (void)printf("precision   %s, cache %s\n", session_compute_name(s), cache);
     return session_flush(message);
   }
-  (void)printf(
-      "{\"perplexity\":%.9g,\"mean_negative_log_probability\":%.12g,\"windows\":%zu,\"counted_tokens\":%.0f,\n",
-      exp(r->sum / counted), r->sum / counted, r->windows, counted);
-  (void)printf("\"seconds\":%.3f,\"compute\":\"%s\",\"cache_format\":\"%s\",\"backend\":\"%s\",\"gemm\":\"%s\",",
-               r->seconds, session_compute_name(s), cache, backend, gemm_name());
-  (void)printf("\"threads\":%d,\n\"ids\":[", s->threads);
-  for (size_t i = 0; i < ids->count; i++) {
-    (void)printf(i > 0 ? ",%d" : "%d", ids->data[i]);
-  }
-  (void)printf("]}\n");
+  json_writer w;
+  json_start(&w, stdout);
+  json_object(&w, NULL);
+  json_number(&w, "perplexity", exp(r->sum / counted), 9);
+  json_number(&w, "mean_negative_log_probability", r->sum / counted, 12);
+  json_unsigned(&w, "windows", r->windows);
+  json_number(&w, "counted_tokens", counted, 15);
+  json_line(&w);
+  json_number(&w, "seconds", r->seconds, 6);
+  session_write_settings(s, &w);
+  json_line(&w);
+  json_int32_list(&w, "ids", ids->data, ids->count);
+  json_finish(&w);
   return session_flush(message);
 }
 

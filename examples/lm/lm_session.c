@@ -170,6 +170,14 @@ const char *session_compute_name(const lm_session *s) {
   return gemm_compute_of(s->engine) == GEMM_BFLOAT16 ? "bfloat16" : "float32";
 }
 
+void session_write_settings(const lm_session *s, json_writer *w) {
+  json_string(w, "compute", session_compute_name(s));
+  json_string(w, "cache_format", attn_format_name(s->options.format));
+  json_string(w, "backend", lm_attention_backend(s->attention));
+  json_string(w, "gemm", gemm_name());
+  json_integer(w, "threads", s->threads);
+}
+
 attn_status session_flush(attn_message *message) {
   if (fflush(stdout) != 0 || ferror(stdout)) {
     return lm_fail(message, ATTN_E_IO, "standard output cannot be written: %s", strerror(errno));

@@ -6,6 +6,7 @@
 #ifndef LM_SESSION_H
 #define LM_SESSION_H
 
+#include "json_write.h"
 #include "lm_attention.h"
 #include "lm_options.h"
 #include "model.h"
@@ -57,6 +58,9 @@ double session_seconds(void);
 
 /** "float32" or "bfloat16": what the products multiply. */
 const char *session_compute_name(const lm_session *s);
+
+/** What was used, as every command's JSON tells it: compute, cache_format, backend, gemm, threads. */
+void session_write_settings(const lm_session *s, json_writer *w);
 
 /** Flushes standard output; ATTN_E_IO if anything could not be written. */
 ATTN_NODISCARD attn_status session_flush(attn_message *message);

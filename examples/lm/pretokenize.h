@@ -22,7 +22,4 @@ void pretokenizer_free(pretokenizer *cutter);
 ATTN_NODISCARD attn_status pretokenizer_cut(const pretokenizer *cutter, const char *text, size_t length,
                                             pretokenizer_sink sink, void *context, attn_message *message);
 
-/** Offset of the first byte that starts no valid UTF-8 character, or `length` if there is none. */
-size_t utf8_first_invalid(const char *text, size_t length);
-
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Printing answers and summary: see report.h. Token bytes need not be whole characters; JSON strings are repaired. */
+/* Printing answers and summary: see report.h. Token bytes need not be whole characters; the JSON writer repairs them. */
 #define _POSIX_C_SOURCE 200809L
 #include "report.h"
 
-#include "pretokenize.h"
+#include "json_write.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,65 +35,43 @@ static char *join(const report *r, const lm_request *request, size_t *length) {
   return text;
 }
 
-static void print_json_string(const char *text, size_t length) {
-  (void)putchar('"');
-  while (length > 0) {
-    const size_t valid = utf8_first_invalid(text, length);
-    for (size_t i = 0; i < valid; i++) {
-      const unsigned char c = (unsigned char)text[i];
-      if (c == '"' || c == '\\') {
-        (void)printf("\\%c", c);
-      } else if (c < 0x20 || c == 0x7f) {
-        (void)printf("\\u%04x", c);
-      } else {
-        (void)putchar(c);
-      }
-    }
-    text += valid;
-    length -= valid;
-    if (length > 0) {
-      (void)fputs("\\ufffd", stdout);
-      text++;
-      length--;
-    }
+static bool write_prompt(const report *r, const lm_request *request, json_writer *w) {
+  size_t length = 0;
+  char *text = join(r, request, &length);
+  if (text == NULL) {
+    return false;
   }
-  (void)putchar('"');
-}
-
-static void print_json_ids(const lm_ids *ids) {
-  (void)putchar('[');
-  for (size_t i = 0; i < ids->count; i++) {
-    (void)printf(i > 0 ? ",%d" : "%d", ids->data[i]);
-  }
-  (void)putchar(']');
+  json_line(w);
+  json_object(w, NULL);
+  json_int32_list(w, "ids", request->prompt.data, request->prompt.count);
+  json_int32_list(w, "continuation", request->output.data, request->output.count);
+  json_bytes(w, "text", text, length);
+  json_string(w, "stop", request->stop);
+  json_end(w);
+  free(text);
+  return true;
 }
 
 static bool print_json(const report *r) {
-  (void)printf("{\"prompts\":[");
+  json_writer w;
+  json_start(&w, stdout);
+  json_object(&w, NULL);
+  json_array(&w, "prompts");
   for (size_t i = 0; i < r->count; i++) {
-    size_t length = 0;
-    char *text = join(r, &r->requests[i], &length);
-    if (text == NULL) {
+    if (!write_prompt(r, &r->requests[i], &w)) {
       return false;
     }
-    (void)printf(i > 0 ? ",\n{\"ids\":" : "\n{\"ids\":");
-    print_json_ids(&r->requests[i].prompt);
-    (void)printf(",\"continuation\":");
-    print_json_ids(&r->requests[i].output);
-    (void)printf(",\"text\":");
-    print_json_string(text, length);
-    (void)printf(",\"stop\":\"%s\"}", r->requests[i].stop);
-    free(text);
   }
-  (void)printf("],\n\"prefill_tokens\":%" PRId64 ",\"prefill_tokens_per_second\":%.2f,", r->stats.prefill_tokens,
-               rate(r->stats.prefill_tokens, r->stats.prefill_seconds));
-  (void)printf("\"decode_tokens\":%" PRId64 ",\"decode_tokens_per_second\":%.2f,", r->stats.decode_tokens,
-               rate(r->stats.decode_tokens, r->stats.decode_seconds));
-  (void)printf("\"steps\":%" PRId64 ",\"cache_bytes\":%" PRIu64 ",\"cache_format\":\"%s\",\"compute\":\"%s\",",
-               r->stats.steps, lm_attention_cache_bytes(r->session->attention),
-               attn_format_name(r->session->options.format), session_compute_name(r->session));
-  (void)printf("\"backend\":\"%s\",\"gemm\":\"%s\",\"threads\":%d}\n", lm_attention_backend(r->session->attention),
-               gemm_name(), r->session->threads);
+  json_end(&w);
+  json_line(&w);
+  json_integer(&w, "prefill_tokens", r->stats.prefill_tokens);
+  json_number(&w, "prefill_tokens_per_second", rate(r->stats.prefill_tokens, r->stats.prefill_seconds), 6);
+  json_integer(&w, "decode_tokens", r->stats.decode_tokens);
+  json_number(&w, "decode_tokens_per_second", rate(r->stats.decode_tokens, r->stats.decode_seconds), 6);
+  json_integer(&w, "steps", r->stats.steps);
+  json_unsigned(&w, "cache_bytes", lm_attention_cache_bytes(r->session->attention));
+  session_write_settings(r->session, &w);
+  json_finish(&w);
   return true;
 }
 

@@ -6,6 +6,8 @@
  */
 #include "tokenizer_parts.h"
 
+#include "utf8.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -18,6 +18,7 @@
 #include "gguf.h"
 #include "pretokenize.h"
 #include "tokenizer.h"
+#include "utf8.h"
 
 #define CONTROL 3u
 #define TEMPLATE                                                                                                       \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a safetensors file: the header is text of our own making (names and values are escaped), padded with
-   spaces so that the data starts at a multiple of 8. The file grows beside its target under a name of its own and
-   is renamed at the end, so a target that existed is either untouched or wholly new. */
+/* Writing a safetensors file: the header is padded with spaces, so that the data starts at a multiple of 8. The file
+   grows beside its target under a name of its own and is renamed at the end, so a target that existed is either
+   untouched or wholly new. */
 #define _XOPEN_SOURCE 700
 #include <errno.h>
 #include <fcntl.h>
@@ -10,97 +10,61 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "json_write.h"
 #include "safetensors.h"
 
-/* Text that grows; `failed` once memory ran out. */
-typedef struct growing_text {
+/* The header's text. */
+typedef struct header_text {
   char *data;
-  size_t used;
-  size_t capacity;
-  int failed;
-} growing_text;
+  size_t bytes;
+} header_text;
 
-static void append_bytes(growing_text *text, const char *bytes, size_t count) {
-  if (text->failed) {
-    return;
-  }
-  if (count > text->capacity - text->used) {
-    size_t capacity = (text->capacity + count) * 2;
-    char *larger = realloc(text->data, capacity);
-    if (larger == NULL) {
-      text->failed = 1;
-      return;
-    }
-    text->data = larger;
-    text->capacity = capacity;
-  }
-  memcpy(text->data + text->used, bytes, count);
-  text->used += count;
-}
-
-static void append(growing_text *text, const char *string) {
-  append_bytes(text, string, strlen(string));
-}
-
-static void append_number(growing_text *text, uint64_t number) {
-  char digits[24];
-  snprintf(digits, sizeof(digits), "%llu", (unsigned long long)number);
-  append(text, digits);
-}
-
-static void append_quoted(growing_text *text, const char *string) {
-  append(text, "\"");
-  for (; *string != '\0'; ++string) {
-    unsigned char byte = (unsigned char)*string;
-    char escaped[8];
-    if (byte == '"' || byte == '\\') {
-      snprintf(escaped, sizeof(escaped), "\\%c", byte);
-    } else if (byte < 0x20) {
-      snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
-    } else {
-      snprintf(escaped, sizeof(escaped), "%c", byte);
-    }
-    append(text, escaped);
-  }
-  append(text, "\"");
-}
-
-static void append_tensor(growing_text *text, const st_tensor *tensor, uint64_t begin) {
-  append_quoted(text, tensor->name);
-  append(text, ":{\"dtype\":");
-  append_quoted(text, st_dtype_name(tensor->dtype));
-  append(text, ",\"shape\":[");
+static void write_tensor(json_writer *w, const st_tensor *tensor, uint64_t begin) {
+  json_object(w, tensor->name);
+  json_string(w, "dtype", st_dtype_name(tensor->dtype));
+  json_array(w, "shape");
   for (int32_t i = 0; i < tensor->rank; ++i) {
-    append(text, i > 0 ? "," : "");
-    append_number(text, (uint64_t)tensor->shape[i]);
+    json_integer(w, NULL, tensor->shape[i]);
   }
-  append(text, "],\"data_offsets\":[");
-  append_number(text, begin);
-  append(text, ",");
-  append_number(text, begin + tensor->bytes);
-  append(text, "]}");
+  json_end(w);
+  json_array(w, "data_offsets");
+  json_unsigned(w, NULL, begin);
+  json_unsigned(w, NULL, begin + tensor->bytes);
+  json_end(w);
+  json_end(w);
 }
 
-static void make_header(growing_text *text, const st_tensor *tensors, size_t num_tensors, const st_entry *metadata,
-                        size_t num_metadata) {
-  append(text, "{\"__metadata__\":{");
-  for (size_t i = 0; i < num_metadata; ++i) {
-    append(text, i > 0 ? "," : "");
-    append_quoted(text, metadata[i].key);
-    append(text, ":");
-    append_quoted(text, metadata[i].value);
-  }
-  append(text, "}");
+static void write_header(FILE *file, const st_tensor *tensors, size_t num_tensors, const st_entry *metadata,
+                         size_t num_metadata) {
+  json_writer w;
   uint64_t begin = 0;
+  json_start(&w, file);
+  json_object(&w, NULL);
+  json_object(&w, "__metadata__");
+  for (size_t i = 0; i < num_metadata; ++i) {
+    json_string(&w, metadata[i].key, metadata[i].value);
+  }
+  json_end(&w);
   for (size_t i = 0; i < num_tensors; ++i) {
-    append(text, ",");
-    append_tensor(text, &tensors[i], begin);
+    write_tensor(&w, &tensors[i], begin);
     begin += tensors[i].bytes;
   }
-  append(text, "}");
-  while (!text->failed && text->used % 8 != 0) {
-    append(text, " ");
+  json_end(&w);
+  while (ftell(file) % 8 != 0) {
+    fputc(' ', file);
   }
+}
+
+/* 0 without memory; free(text->data) in any case. */
+static int make_header(const st_tensor *tensors, size_t num_tensors, const st_entry *metadata, size_t num_metadata,
+                       header_text *text) {
+  FILE *file = open_memstream(&text->data, &text->bytes);
+  if (file == NULL) {
+    return 0;
+  }
+  write_header(file, tensors, num_tensors, metadata, num_metadata);
+  int complete = !ferror(file);
+  return fclose(file) == 0 && complete;
 }
 
 static int write_all(int descriptor, const void *data, uint64_t bytes) {
@@ -119,12 +83,12 @@ static int write_all(int descriptor, const void *data, uint64_t bytes) {
   return 0;
 }
 
-static int write_file(int descriptor, const growing_text *header, const st_tensor *tensors, size_t num_tensors) {
+static int write_file(int descriptor, const header_text *header, const st_tensor *tensors, size_t num_tensors) {
   unsigned char length[8];
   for (int i = 0; i < 8; ++i) {
-    length[i] = (unsigned char)((uint64_t)header->used >> (8 * i));
+    length[i] = (unsigned char)((uint64_t)header->bytes >> (8 * i));
   }
-  if (write_all(descriptor, length, sizeof(length)) != 0 || write_all(descriptor, header->data, header->used) != 0) {
+  if (write_all(descriptor, length, sizeof(length)) != 0 || write_all(descriptor, header->data, header->bytes) != 0) {
     return -1;
   }
   for (size_t i = 0; i < num_tensors; ++i) {
@@ -147,8 +111,8 @@ static int open_beside(const char *target, char *name, size_t name_bytes) {
   return -1;
 }
 
-static int write_and_rename(const char *target, const growing_text *header, const st_tensor *tensors,
-                            size_t num_tensors, cli_report *report) {
+static int write_and_rename(const char *target, const header_text *header, const st_tensor *tensors, size_t num_tensors,
+                            cli_report *report) {
   size_t name_bytes = strlen(target) + 48;
   char *name = malloc(name_bytes);
   if (name == NULL) {
@@ -191,10 +155,9 @@ int st_write(const char *path, const st_tensor *tensors, size_t num_tensors, con
   } else {
     target = strdup(path);
   }
-  growing_text header = {0};
-  make_header(&header, tensors, num_tensors, metadata, num_metadata);
+  header_text header = {0};
   int code;
-  if (target == NULL || header.failed) {
+  if (target == NULL || !make_header(tensors, num_tensors, metadata, num_metadata, &header)) {
     code = cli_fail(report, CLI_FAILED, "no memory for the header of %.200s", path);
   } else {
     code = write_and_rename(target, &header, tensors, num_tensors, report);
