@@ -91,7 +91,8 @@ typedef struct attn_plan_info {
 ATTN_API ATTN_NODISCARD attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *info,
                                                        attn_message *message);
 
-/** Memory for one schedule and the runs that follow it. Borrowed; nothing in it has to be initialised. */
+/** Memory for one schedule and the runs that follow it. Borrowed; nothing in it has to be initialised, and a schedule
+    reads nothing in it. */
 typedef struct attn_workspace {
   void *data;   /**< aligned to ATTN_WORKSPACE_ALIGN, on the plan's device */
   size_t bytes; /**< at least attn_plan_workspace_bytes() */
@@ -118,7 +119,7 @@ typedef struct attn_batch {
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_DTYPE; ATTN_E_STRIDE; ATTN_E_ALIGN;
  *         ATTN_E_TENSOR_DEVICE; ATTN_E_INDEX (an entry negative or falling); ATTN_E_CAPACITY (beyond the plan's
  *         limits); ATTN_E_WORKSPACE (too small, with the bytes needed); ATTN_E_STATE (no workspace given or owned, or a
- *         run in checked mode, or another schedule, uses it at this moment).
+ *         run in checked mode, or another schedule, of the same context uses bytes of it at this moment).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_plan_schedule(const attn_plan *plan, const attn_batch *batch,
                                                        const attn_workspace *workspace, attn_message *message);
@@ -141,8 +142,8 @@ ATTN_API ATTN_NODISCARD attn_status attn_schedule_get_info(const attn_plan *plan
 typedef struct attn_run_args {
   uint32_t size;                  /**< sizeof(attn_run_args) */
   int32_t unchecked;              /**< 0: a bad id or length is ATTN_E_INDEX before anything is written, and a workspace
-                                       that another call uses is ATTN_E_STATE. 1: such a position counts as masked,
-                                       and nobody looks whether the workspace is in use */
+                                       that another call of this context uses is ATTN_E_STATE. 1: such a position
+                                       counts as masked, and nobody looks whether the workspace is in use */
   const DLTensor *q;              /**< [tokens, num_q_heads, qk_head_size]  problem's q_dtype; tokens >= the batch's */
   const DLTensor *k;              /**< ATTN_KV_DIRECT: [kv tokens, num_kv_heads, qk_head_size] */
   const DLTensor *v;              /**< ATTN_KV_DIRECT: [kv tokens, num_kv_heads, v_head_size] */
@@ -183,7 +184,7 @@ typedef struct attn_run_args {
  *         ATTN_E_OVERLAP; ATTN_E_INDEX (block id outside the pool at a visible position, length beyond the table,
  *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite); ATTN_E_WORKSPACE;
  *         ATTN_E_STATE (this workspace holds no schedule of this plan; or, in checked mode, another run or a schedule
- *         uses it at this moment). Nothing was written.
+ *         of the same context uses bytes of it at this moment). Nothing was written.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_run(const attn_plan *plan, const attn_run_args *args,
                                              const attn_workspace *workspace, attn_message *message);

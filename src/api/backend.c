@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/cost.h"
+#include "api/workspace_busy.h"
 #include "core/registry.h"
 #include "core/resolve.h"
 #include "core/threads.h"
@@ -61,6 +62,7 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
     free(made);
     return status;
   }
+  attn_busy_init(&made->busy);
   made->device = o.device;
   made->table = attn_cpu_table_of(features.level);
   made->info.size = sizeof made->info;
@@ -75,6 +77,7 @@ attn_status attn_context_create(const attn_context_options *options, attn_contex
 void attn_context_destroy(attn_context *context) {
   if (context != NULL) {
     attn_threads_destroy(&context->threads);
+    attn_busy_end(&context->busy);
     free(context);
   }
 }

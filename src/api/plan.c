@@ -175,7 +175,9 @@ attn_status attn_step_of(const attn_plan *plan, const attn_workspace *workspace,
   ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
   const attn_step *found = (const attn_step *)(const void *)data;
   if (found->magic != STEP_MAGIC || found->self != found || found->fingerprint != plan->fingerprint) {
-    return attn_workspace_unscheduled(message);
+    return attn_fail(
+        message, ATTN_E_STATE,
+        "workspace: holds no schedule of this plan, or was moved since; call attn_plan_schedule with it first");
   }
   *step = found;
   *scratch = data + plan->step_bytes;
@@ -273,8 +275,7 @@ static void write_step(const attn_plan *plan, const batch_views *views, unsigned
   attn_step *step = (attn_step *)(void *)data;
   unsigned char *lists = data + attn_round_up(sizeof *step, 64);
   uint64_t bytes = list_bytes(plan->limits.max_seqs);
-  size_t kept = offsetof(attn_step, magic); /* the busy mark before it is this call's */
-  memset(data + kept, 0, sizeof *step - kept);
+  memset(step, 0, sizeof *step);
   step->self = step;
   step->fingerprint = plan->fingerprint;
   step->num_seqs = (int32_t)(views->query_start_loc.shape[0] - 1);
@@ -310,9 +311,9 @@ attn_status attn_plan_schedule(const attn_plan *plan, const attn_batch *batch, c
   ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.query_start_loc, "query_start_loc", message));
   ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.seq_lens, "seq_lens", message));
   ATTN_TRY(attn_refuse_overlap(&memory, "workspace", &views.kv_start_loc, "kv_start_loc", message));
-  ATTN_TRY(attn_workspace_take(data, message));
+  ATTN_TRY(attn_workspace_take(plan, data, message));
   write_step(plan, &views, data);
-  attn_workspace_give_back(data);
+  attn_workspace_give_back(plan, data);
   return ATTN_OK;
 }
 

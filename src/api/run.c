@@ -249,8 +249,8 @@ attn_status attn_run(const attn_plan *plan, const attn_run_args *args, const att
   }
   unsigned char *data;
   ATTN_TRY(attn_workspace_of(plan, workspace, &data, message));
-  ATTN_TRY(attn_workspace_take_scheduled(data, message));
+  ATTN_TRY(attn_workspace_take(plan, data, message));
   attn_status status = run_scheduled(plan, args, workspace, message);
-  attn_workspace_give_back(data);
+  attn_workspace_give_back(plan, data);
   return status;
 }

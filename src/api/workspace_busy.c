@@ -2,54 +2,52 @@
 /* workspace_busy.c: see workspace_busy.h. */
 #include "api/workspace_busy.h"
 
-#include <stdatomic.h>
-
-#define IDLE_MARK UINT64_C(0x6174746e2d69646c) /* "attn-idl" */
-#define BUSY_MARK UINT64_C(0x6174746e2d627379) /* "attn-bsy" */
-
-static _Atomic uint64_t *mark_of(unsigned char *data) {
-  return &((attn_step *)(void *)data)->busy;
+void attn_busy_init(attn_busy *busy) {
+  pthread_mutex_init(&busy->lock, NULL);
+  busy->count = 0;
 }
 
-static uint64_t mark_here(const _Atomic uint64_t *mark, uint64_t value) {
-  return value ^ (uint64_t)(uintptr_t)mark * UINT64_C(0x9e3779b97f4a7c15);
+void attn_busy_end(attn_busy *busy) {
+  pthread_mutex_destroy(&busy->lock);
 }
 
-static attn_status in_use(unsigned char *data, attn_message *message) {
-  return attn_fail(message, ATTN_E_STATE,
-                   "workspace: the one at %p is in use by another run or schedule, accepted: one call at a time; give "
-                   "calls at once a workspace each",
-                   (void *)data);
+/* The entry that meets these bytes, or count. */
+static int32_t find(const attn_busy *busy, uintptr_t begin, uintptr_t end) {
+  int32_t i = 0;
+  while (i < busy->count && (busy->calls[i].end <= begin || end <= busy->calls[i].begin)) {
+    i++;
+  }
+  return i;
 }
 
-attn_status attn_workspace_unscheduled(attn_message *message) {
-  return attn_fail(
-      message, ATTN_E_STATE,
-      "workspace: holds no schedule of this plan, or was moved since; call attn_plan_schedule with it first");
-}
-
-attn_status attn_workspace_take(unsigned char *data, attn_message *message) {
-  _Atomic uint64_t *mark = mark_of(data);
-  uint64_t busy = mark_here(mark, BUSY_MARK);
-  uint64_t found = atomic_load_explicit(mark, memory_order_relaxed);
-  if (found == busy ||
-      !atomic_compare_exchange_strong_explicit(mark, &found, busy, memory_order_acquire, memory_order_relaxed)) {
-    return in_use(data, message); /* a mark that changed meanwhile is another call's */
+attn_status attn_workspace_take(const attn_plan *plan, const unsigned char *data, attn_message *message) {
+  attn_busy *busy = &plan->context->busy;
+  uintptr_t begin = (uintptr_t)data;
+  uintptr_t end = begin + plan->workspace_bytes;
+  pthread_mutex_lock(&busy->lock);
+  int taken = find(busy, begin, end) < busy->count;
+  if (!taken && busy->count < ATTN_BUSY_CALLS) { /* more calls at once than that are not watched */
+    busy->calls[busy->count].begin = begin;
+    busy->calls[busy->count].end = end;
+    busy->count++;
+  }
+  pthread_mutex_unlock(&busy->lock);
+  if (taken) {
+    return attn_fail(message, ATTN_E_STATE,
+                     "workspace: the one at %p is in use by another run or schedule, accepted: one call at a time; "
+                     "give calls at once a workspace each",
+                     (const void *)data);
   }
   return ATTN_OK;
 }
 
-attn_status attn_workspace_take_scheduled(unsigned char *data, attn_message *message) {
-  _Atomic uint64_t *mark = mark_of(data);
-  uint64_t busy = mark_here(mark, BUSY_MARK);
-  uint64_t found = mark_here(mark, IDLE_MARK);
-  if (!atomic_compare_exchange_strong_explicit(mark, &found, busy, memory_order_acquire, memory_order_relaxed)) {
-    return found == busy ? in_use(data, message) : attn_workspace_unscheduled(message);
+void attn_workspace_give_back(const attn_plan *plan, const unsigned char *data) {
+  attn_busy *busy = &plan->context->busy;
+  uintptr_t begin = (uintptr_t)data;
+  pthread_mutex_lock(&busy->lock);
+  int32_t i = find(busy, begin, begin + 1);
+  if (i < busy->count) { /* entered at all */
+    busy->calls[i] = busy->calls[--busy->count];
   }
-  return ATTN_OK;
-}
-
-void attn_workspace_give_back(unsigned char *data) {
-  _Atomic uint64_t *mark = mark_of(data);
-  atomic_store_explicit(mark, mark_here(mark, IDLE_MARK), memory_order_release);
+  pthread_mutex_unlock(&busy->lock);
 }

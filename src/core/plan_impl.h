@@ -8,6 +8,8 @@
 #ifndef ATTN_CORE_PLAN_IMPL_H
 #define ATTN_CORE_PLAN_IMPL_H
 
+#include <pthread.h>
+
 #include "attn/attn.h"
 #include "core/error.h"
 #include "core/load.h"
@@ -24,17 +26,27 @@ typedef struct attn_threads {
 
 struct attn_cpu_table; /* cpu/table.h */
 
+/* The workspaces that calls use now (api/workspace_busy.h). */
+#define ATTN_BUSY_CALLS 256
+typedef struct attn_busy {
+  pthread_mutex_t lock;
+  int32_t count;
+  struct {
+    uintptr_t begin, end;
+  } calls[ATTN_BUSY_CALLS];
+} attn_busy;
+
 struct attn_context {
   attn_device_kind device;
   int32_t device_index;
   attn_threads threads;
   const struct attn_cpu_table *table; /* the CPU kernels in use */
   attn_context_info info;
+  attn_busy busy;
 };
 
 /* The copied lists of one step, at the head of the workspace. */
 typedef struct attn_step {
-  _Atomic uint64_t busy; /* a mark of this address: idle, or in use by a call (api/workspace_busy.h) */
   uint64_t magic;
   const struct attn_step *self; /* where this step was written: the lists below are addresses */
   uint64_t fingerprint;         /* of the plan that it was made for */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Workspace bytes: known from the plan alone, at most 8 MiB per thread within the stated maxima with automatic splits,
- * and what forced splits cost beyond them. explain, plan and the run agree. */
+ * and what forced splits cost beyond them. explain, plan and the run agree. What a workspace held before does not
+ * matter, and two calls at once may not meet in it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "scene.h"
@@ -107,11 +109,97 @@ static void every_format(void **state) {
   for_each_format(nothing_beyond_the_workspace);
 }
 
+/* ---- While a call runs */
+
+/* An executor that first schedules into memory that meets the running workspace, or lies beside it. */
+typedef struct intruder {
+  const scene *s;
+  unsigned char *start; /* of three workspaces in a row, the middle one runs */
+  size_t bytes;
+  unsigned char *copy; /* [bytes] of the running workspace */
+  attn_status before, first_bytes, last_bytes, behind;
+  int asked;
+} intruder;
+
+static attn_status schedule_at(const intruder *i, size_t offset) {
+  attn_workspace workspace = {i->start + offset, i->bytes};
+  return attn_plan_schedule(i->s->plan, &i->s->batch, &workspace, NULL);
+}
+
+static void intrude(void *user, attn_task task, void *task_argument, size_t count) {
+  intruder *i = user;
+  if (i->asked++ == 0) {
+    memcpy(i->copy, i->start + i->bytes, i->bytes);
+    i->before = schedule_at(i, 0);
+    i->first_bytes = schedule_at(i, ATTN_WORKSPACE_ALIGN);
+    i->last_bytes = schedule_at(i, 2 * i->bytes - ATTN_WORKSPACE_ALIGN);
+    i->behind = schedule_at(i, 2 * i->bytes);
+  }
+  for (size_t t = 0; t < count; t++) {
+    task(task_argument, t);
+  }
+}
+
+/* A call is refused memory that meets a running workspace in 256 bytes, and none beside it. The bytes of a workspace as
+   they were in the middle of a run are memory like any other: it can be scheduled into. */
+static void calls_at_once(const char *backend) {
+  static const int32_t q_len[] = {1, 8, 3};
+  static const int32_t kv_len[] = {300, 40, 77};
+  intruder i;
+  attn_executor executor = {&i, intrude};
+  attn_context_options options = ATTN_CONTEXT_OPTIONS_INIT;
+  attn_context *context = NULL;
+  scene s;
+  if (strcmp(backend, "REFERENCE") == 0) {
+    return; /* it asks no executor */
+  }
+  memset(&i, 0, sizeof i);
+  scene_init(&s, 4, 2, 24, 24);
+  s.num_threads = 2;
+  scene_seqs(&s, 3, q_len, kv_len);
+  scene_store(&s);
+  scene_run(&s, backend); /* the answer */
+  options.num_threads = 2;
+  options.executor = &executor;
+  EXPECT_OK(attn_context_create(&options, &context, &why));
+  s.limits.max_tokens = s.tokens;
+  s.limits.max_seqs = 3;
+  s.limits.max_kv_len = 300;
+  s.options.backend = backend;
+  EXPECT_OK(attn_plan_create(context, &s.problem, &s.limits, &s.options, &s.plan, &why));
+  i.s = &s;
+  i.bytes = attn_plan_workspace_bytes(s.plan);
+  i.start = aligned_alloc(ATTN_WORKSPACE_ALIGN, 3 * i.bytes);
+  i.copy = malloc(i.bytes);
+  CHECK(i.start != NULL && i.copy != NULL, "no memory");
+  attn_workspace workspace = {i.start + i.bytes, i.bytes};
+  EXPECT_OK(attn_plan_schedule(s.plan, &s.batch, &workspace, &why));
+  memset(s.out_data.data, 0xFF, s.out_data.bytes);
+  EXPECT_OK(attn_run(s.plan, &s.args, &workspace, &why));
+  CHECK(i.asked > 0, "the executor was not asked");
+  assert_int_equal(i.before, ATTN_OK);
+  assert_int_equal(i.first_bytes, ATTN_E_STATE);
+  assert_int_equal(i.last_bytes, ATTN_E_STATE);
+  assert_int_equal(i.behind, ATTN_OK);
+  CHECK(memcmp(s.out, s.out_data.data, s.out_data.bytes) == 0, "the calls it met changed its answer");
+  memcpy(workspace.data, i.copy, i.bytes);
+  EXPECT_OK(attn_plan_schedule(s.plan, &s.batch, &workspace, &why));
+  EXPECT_OK(attn_run(s.plan, &s.args, &workspace, &why));
+  CHECK(memcmp(s.out, s.out_data.data, s.out_data.bytes) == 0, "other bits over the bytes of a run");
+  attn_plan_destroy(s.plan);
+  attn_context_destroy(context);
+  free(i.start);
+  free(i.copy);
+  s.plan = NULL;
+  scene_free(&s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       BACKEND_TEST(within_8_mib_per_thread),
       BACKEND_TEST(excess_of_forced_splits),
       cmocka_unit_test(every_format),
+      BACKEND_TEST(calls_at_once),
   };
   return cmocka_run_group_tests_name("workspace", tests, NULL, NULL);
 }
