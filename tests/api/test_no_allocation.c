@@ -1,74 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nothing is allocated after planning: schedule, run, write, gather and merge leave the counters of malloc and its kin
- * alone, in this thread and in all others. The linker's --wrap puts the counters below before the library's calls. */
-#include <stdatomic.h>
+/* Nothing is allocated after planning: schedule, run, write, gather, copy, swap and merge, a locked workspace manager
+ * and the block manager leave the counters of allocator.h alone, in this thread and in all others. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocator.h"
 #include "caching.h"
 #include "merging.h"
 #include "scene.h"
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-int __real_posix_memalign(void **memory, size_t alignment, size_t bytes);
-void __real_free(void *memory);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes);
-void __wrap_free(void *memory);
-
-static atomic_long calls;
-
-void *__wrap_malloc(size_t bytes) {
-  atomic_fetch_add(&calls, 1);
-  return __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes) {
-  atomic_fetch_add(&calls, 1);
-  return __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *memory, size_t bytes) {
-  atomic_fetch_add(&calls, 1);
-  return __real_realloc(memory, bytes);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
-  atomic_fetch_add(&calls, 1);
-  return __real_aligned_alloc(alignment, bytes);
-}
-
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes) {
-  atomic_fetch_add(&calls, 1);
-  return __real_posix_memalign(memory, alignment, bytes);
-}
-
-void __wrap_free(void *memory) {
-  atomic_fetch_add(&calls, 1);
-  __real_free(memory);
+/* Calls of the allocator, those that give back included. */
+static long calls(void) {
+  return allocator_allocations() + allocator_frees();
 }
 
 /* The counters work at all, and planning is what allocates. */
 static void the_counter_counts(void **state) {
   attn_context *context = NULL;
   (void)state;
-  long before = atomic_load(&calls);
+  long before = calls();
   EXPECT_OK(attn_context_create(NULL, &context, &why));
-  CHECK(atomic_load(&calls) > before, "attn_context_create was not counted: the counters are not linked in");
-  before = atomic_load(&calls);
+  CHECK(calls() > before, "attn_context_create was not counted: the counters are not linked in");
+  before = calls();
   attn_context_destroy(context);
-  CHECK(atomic_load(&calls) > before, "attn_context_destroy was not counted");
+  CHECK(calls() > before, "attn_context_destroy was not counted");
 }
 
 /* Several steps of a batch that changes, three layers each. */
 static void steps(scene *s, const attn_plan *plan, const attn_workspace *workspace) {
-  long before = atomic_load(&calls);
+  long before = calls();
   int bad = 0;
   for (int step = 0; step < 3; step++) {
     bad += attn_plan_schedule(plan, &s->batch, workspace, NULL) != ATTN_OK;
@@ -79,7 +39,7 @@ static void steps(scene *s, const attn_plan *plan, const attn_workspace *workspa
   }
   s->lens[0] += 3;
   bad += attn_run(plan, NULL, workspace, NULL) != ATTN_E_NULL; /* an error path */
-  long made = atomic_load(&calls) - before;
+  long made = calls() - before;
   CHECK(bad == 0, "a call failed");
   CHECK(made == 0, "%ld allocations in schedule and run", made);
 }
@@ -128,17 +88,51 @@ static void write_and_gather(const char *backend, attn_format format) {
   caching c;
   caching_open(&c, backend, ATTN_DTYPE_FLOAT32, format_dtype(format), ATTN_LAYOUT_NHD, 20);
   for (int unchecked = 0; unchecked < 2; unchecked++) {
-    long before = atomic_load(&calls);
+    long before = calls();
     c.write.unchecked = unchecked;
     attn_status status = attn_cache_write(c.context, &c.write, NULL);
-    long made = atomic_load(&calls) - before;
+    long made = calls() - before;
     CHECK(status == ATTN_OK && made == 0, "write: %ld allocations", made);
   }
   caching_gather(&c, 0, 13, 2, 20);
-  long before = atomic_load(&calls);
+  long before = calls();
   attn_status status = attn_cache_gather(c.context, &c.gather, NULL);
-  long made = atomic_load(&calls) - before;
+  long made = calls() - before;
   CHECK(status == ATTN_OK && made == 0, "gather: %ld allocations", made);
+  caching_close(&c);
+}
+
+/* Blocks between the pools of K and V, and inside one. */
+static void copy_and_swap(const char *backend, attn_format format) {
+  static int64_t map[] = {0, 5, 1, 6, 2, 4};
+  attn_cache_copy_args args = ATTN_CACHE_COPY_INIT;
+  tensor t_map, t_other;
+  caching c;
+  caching_open(&c, backend, ATTN_DTYPE_FLOAT32, format_dtype(format), ATTN_LAYOUT_HND, 20);
+  guarded other = guard_make(c.k_pool.bytes);
+  tensor_2(&t_map, map, ATTN_DTYPE_INT64, 3, 2);
+  t_other = c.t_k_pool;
+  t_other.t.data = other.data;
+  t_other.t.shape = t_other.shape;
+  t_other.t.strides = t_other.strides;
+  args.layout = ATTN_LAYOUT_HND;
+  args.backend = backend;
+  args.source = &c.t_k_pool.t;
+  args.block_map = &t_map.t;
+  for (int one_pool = 0; one_pool < 2; one_pool++) {
+    args.target = one_pool ? args.source : &t_other.t;
+    long before = calls();
+    int bad = attn_cache_copy(c.context, &args, NULL) != ATTN_OK;
+    bad += attn_cache_swap(c.context, &args, NULL) != ATTN_OK;
+    map[5] = 6; /* a target twice */
+    bad += attn_cache_copy(c.context, &args, NULL) != ATTN_E_INDEX;
+    bad += attn_cache_swap(c.context, &args, NULL) != ATTN_E_INDEX;
+    map[5] = 4;
+    long made = calls() - before;
+    CHECK(bad == 0, "a call did not end as it should");
+    CHECK(made == 0, "copy and swap: %ld allocations", made);
+  }
+  guard_free(&other);
   caching_close(&c);
 }
 
@@ -165,9 +159,9 @@ static void write_many(const char *backend) {
   args.slot_mapping = &t_slots.t;
   args.k_cache = &t_k.t;
   args.v_cache = &t_v.t;
-  long before = atomic_load(&calls);
+  long before = calls();
   attn_status status = attn_cache_write(context, &args, NULL);
-  long made = atomic_load(&calls) - before;
+  long made = calls() - before;
   CHECK(status == ATTN_OK && made == 0, "write: %s, %ld allocations", attn_status_name(status), made);
   for (int64_t i = 0; i < SLOTS; i++) {
     CHECK(pool[slots[i]] == (float)i, "slot %d is wrong", (int)slots[i]);
@@ -184,11 +178,113 @@ static void merge(const char *backend, attn_format format) {
   merging m;
   merging_init(&m, backend, MERGING_PARTS, 9, 4, 33, format_dtype(format));
   merging_store(&m);
-  long before = atomic_load(&calls);
+  long before = calls();
   attn_status status = attn_merge(m.context, &m.args, NULL);
-  long made = atomic_load(&calls) - before;
+  long made = calls() - before;
   CHECK(status == ATTN_OK && made == 0, "merge: %ld allocations", made);
   merging_free(&m);
+}
+
+/* Steps out of a locked manager: views of changing sizes, then schedule and run in one of them. */
+static void locked_workspaces(const char *backend) {
+  static const int32_t q_len[] = {1, 20, 3};
+  static const int32_t kv_len[] = {900, 40, 77};
+  attn_workspaces_options options = ATTN_WORKSPACES_OPTIONS_INIT;
+  attn_workspaces *arenas = NULL;
+  attn_workspace views[2];
+  scene s;
+  scene_init(&s, 4, 2, 24, 24);
+  scene_seqs(&s, 3, q_len, kv_len);
+  scene_store(&s);
+  scene_open(&s, backend);
+  size_t bytes[2] = {attn_plan_workspace_bytes(s.plan), 5000};
+  options.num_slots = 2;
+  EXPECT_OK(attn_workspaces_create(&options, &arenas, &why));
+  EXPECT_OK(attn_workspaces_reserve(arenas, 2, bytes, "test", &why));
+  attn_workspaces_lock(arenas);
+  long before = calls();
+  int bad = 0;
+  for (int32_t step = 0; step < 6; step++) {
+    bytes[1] = (size_t)(5000 - 900 * step);
+    bad += attn_workspaces_get(arenas, step % 2, 2, bytes, views, "test", NULL) != ATTN_OK;
+    bad += attn_plan_schedule(s.plan, &s.batch, &views[0], NULL) != ATTN_OK;
+    bad += attn_run(s.plan, &s.args, &views[0], NULL) != ATTN_OK;
+  }
+  bytes[1] = 9000;
+  bad += attn_workspaces_get(arenas, 0, 2, bytes, views, "test", NULL) != ATTN_E_WORKSPACE;
+  attn_workspaces_unlock(arenas);
+  long made = calls() - before;
+  CHECK(bad == 0, "a call did not end as it should");
+  CHECK(made == 0, "%ld allocations with a locked manager", made);
+  attn_workspaces_destroy(arenas);
+  scene_close(&s);
+  scene_free(&s);
+}
+
+/* The block manager's calls of a step, in any order and up to the full pool. */
+static void block_manager(void **state) {
+  enum { SEQS = 6, BLOCK = 4, WIDTH = 8 };
+  static const int32_t seqs[SEQS] = {0, 1, 2, 3, 4, 5};
+  attn_pool_options options = ATTN_POOL_OPTIONS_INIT;
+  attn_pool_info info = ATTN_POOL_INFO_INIT;
+  attn_pool_copies copies = ATTN_POOL_COPIES_INIT;
+  int64_t slots[2 * BLOCK], map[2];
+  int32_t tokens[WIDTH * BLOCK], table[SEQS * WIDTH], lens[SEQS], ids[2], reused;
+  uint32_t random = 3;
+  attn_pool *pool = NULL;
+  long refused = 0;
+  (void)state;
+  options.num_blocks = 20;
+  options.block_size = BLOCK;
+  options.max_seqs = SEQS;
+  options.max_seq_blocks = WIDTH;
+  options.prefix_cache = 1;
+  copies.capacity = 1;
+  copies.block_map = map;
+  for (int32_t i = 0; i < WIDTH * BLOCK; i++) {
+    tokens[i] = i / 3; /* the same for every sequence: prefixes meet */
+  }
+  EXPECT_OK(attn_pool_create(&options, &pool, &why));
+  long before = calls();
+  for (int step = 0; step < 4000; step++) {
+    int32_t seq = (int32_t)(random_bits(&random) % SEQS);
+    int32_t len = attn_pool_seq_len(pool, seq);
+    copies.count = 0;
+    switch (random_bits(&random) % 8) {
+    case 0:
+      refused += attn_pool_free_seq(pool, seq, NULL) != ATTN_OK;
+      break;
+    case 1:
+      refused += attn_pool_fork(pool, seq, (seq + 1) % SEQS, NULL) != ATTN_OK;
+      break;
+    case 2:
+      refused += attn_pool_reuse_prefix(pool, seq, tokens, WIDTH * BLOCK - 1, &reused, NULL) != ATTN_OK;
+      break;
+    case 3:
+      refused += attn_pool_commit(pool, seq, NULL) != ATTN_OK;
+      break;
+    case 4:
+      refused += attn_pool_allocate(pool, 2, ids, NULL) != ATTN_OK || attn_pool_retain(pool, ids[0], NULL) != ATTN_OK ||
+                 attn_pool_release(pool, ids[0], NULL) != ATTN_OK || attn_pool_release(pool, ids[0], NULL) != ATTN_OK ||
+                 attn_pool_release(pool, ids[1], NULL) != ATTN_OK;
+      break;
+    case 5:
+      refused += attn_pool_append(pool, seq, 1 + step % BLOCK, slots, NULL) != ATTN_OK;
+      break;
+    default:
+      refused += len + 2 * BLOCK > WIDTH * BLOCK ||
+                 attn_pool_append_cow(pool, seq, 1 + step % (2 * BLOCK), tokens + len, slots, &copies, NULL) != ATTN_OK;
+    }
+    refused += attn_pool_block_table(pool, SEQS, seqs, WIDTH, table, lens, NULL) != ATTN_OK;
+  }
+  long made = calls() - before;
+  EXPECT_OK(attn_pool_check(pool, &why));
+  EXPECT_OK(attn_pool_get_info(pool, &info, &why));
+  CHECK(info.hits > 0 && info.evictions > 0 && info.copies > 0 && refused > 0 && refused < 3000,
+        "%lld hits, %lld evictions, %lld copies, %ld refused: no mixed load", (long long)info.hits,
+        (long long)info.evictions, (long long)info.copies, refused);
+  CHECK(made == 0, "%ld allocations of the block manager", made);
+  attn_pool_destroy(pool);
 }
 
 /* explain, select and check are promised to allocate nothing either. */
@@ -199,11 +295,11 @@ static void dry_run(void **state) {
   scene s;
   (void)state;
   scene_init(&s, 4, 2, 24, 24);
-  long before = atomic_load(&calls);
+  long before = calls();
   int bad = attn_explain(context, &s.problem, NULL, NULL, &explanation, NULL) != ATTN_OK;
   bad += attn_select(context, &s.problem, NULL, NULL, &name, NULL) != ATTN_OK;
   bad += attn_problem_check(&s.problem, NULL) != ATTN_OK;
-  long made = atomic_load(&calls) - before;
+  long made = calls() - before;
   CHECK(bad == 0 && made == 0, "the dry run: %ld allocations", made);
   attn_context_destroy(context);
 }
@@ -212,15 +308,14 @@ static void every_format(void **state) {
   (void)state;
   for_each_format(schedule_and_run);
   for_each_format(write_and_gather);
+  for_each_format(copy_and_swap);
   for_each_format(merge);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_counter_counts),
-      cmocka_unit_test(every_format),
-      BACKEND_TEST(write_many),
-      cmocka_unit_test(dry_run),
+      cmocka_unit_test(the_counter_counts), cmocka_unit_test(every_format),  BACKEND_TEST(write_many),
+      BACKEND_TEST(locked_workspaces),      cmocka_unit_test(block_manager), cmocka_unit_test(dry_run),
   };
   return cmocka_run_group_tests_name("no_allocation", tests, NULL, NULL);
 }

@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every public function and the allocator. Those that allocate: each of their allocations fails in turn, alone and with
+ * all later ones; the call is ATTN_E_NOMEM with one line, its outputs are untouched, its object goes on working, and
+ * nothing leaks. All others: not one allocation, by a good call or a refused one. What abi.txt lists and is called
+ * here by neither way fails the test.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocator.h"
+#include "caching.h"
+#include "merging.h"
+#include "scene.h"
+
+enum { MOST_FUNCTIONS = 256 };
+
+static const char *covered[MOST_FUNCTIONS];
+static size_t num_covered;
+
+static void cover(const char *function) {
+  CHECK(num_covered < MOST_FUNCTIONS, "more functions than this test can hold");
+  covered[num_covered++] = function;
+}
+
+/* ---- Those that allocate ----------------------------------------------------------------------------------------- */
+
+/* One call to be swept. `call` is made again and again on `context`. */
+typedef struct swept {
+  const char *function;
+  attn_status (*call)(void *context);
+  void (*intact)(void *context); /* after a failure: outputs untouched, object usable */
+  void (*undo)(void *context);   /* after success */
+} swept;
+
+static void sweep_in_mode(const swept *s, void *context, int onward) {
+  for (long nth = 1;; nth++) {
+    const size_t live = allocator_live();
+    harness_reset();
+    allocator_fail(nth, onward);
+    const attn_status status = s->call(context);
+    const long failed = allocator_failed();
+    allocator_fail(0, 0);
+    if (failed == 0) {
+      harness_expect(status, ATTN_OK, NULL, __FILE__, __LINE__);
+      CHECK(nth > 1, "%s allocates nothing", s->function);
+      s->undo(context);
+      CHECK(allocator_live() == live, "%s: %zu pieces before, %zu after", s->function, live, allocator_live());
+      return;
+    }
+    harness_expect(status, ATTN_E_NOMEM, NULL, __FILE__, __LINE__);
+    CHECK(allocator_live() == live, "%s: allocation %ld failed and %zu pieces became %zu", s->function, nth, live,
+          allocator_live());
+    s->intact(context);
+  }
+}
+
+static void sweep(const swept *s, void *context) {
+  char label[128];
+  snprintf(label, sizeof label, "%s", s->function);
+  harness_label(label);
+  sweep_in_mode(s, context, 0);
+  sweep_in_mode(s, context, 1);
+  harness_label("-");
+}
+
+/* attn_context_create: one thread, the library's pool, the host's threads */
+
+typedef struct context_call {
+  attn_context_options options;
+  attn_context *made;
+} context_call;
+
+static attn_status call_context(void *context) {
+  context_call *c = context;
+  return attn_context_create(&c->options, &c->made, &why);
+}
+
+static void intact_context(void *context) {
+  CHECK(((context_call *)context)->made == NULL, "a context after a failure");
+}
+
+static void undo_context(void *context) {
+  context_call *c = context;
+  attn_context_destroy(c->made);
+  c->made = NULL;
+}
+
+static void context_create(void **state) {
+  const attn_executor executor = harness_executor();
+  (void)state;
+  for (int way = 0; way < 3; way++) {
+    context_call c = {ATTN_CONTEXT_OPTIONS_INIT, NULL};
+    c.options.num_threads = way == 0 ? 1 : 4;
+    c.options.executor = way == 2 ? &executor : NULL;
+    harness_reset();
+    const attn_status status = attn_context_create(&c.options, &c.made, &why);
+    undo_context(&c);
+    if (status == ATTN_OK) { /* else a build without the pool */
+      sweep(&(swept){"attn_context_create", call_context, intact_context, undo_context}, &c);
+    }
+  }
+  cover("attn_context_create");
+}
+
+/* attn_plan_create */
+
+typedef struct plan_call {
+  scene s;
+  attn_plan *made;
+} plan_call;
+
+static attn_status call_plan(void *context) {
+  plan_call *c = context;
+  return attn_plan_create(c->s.context, &c->s.problem, &c->s.limits, &c->s.options, &c->made, &why);
+}
+
+static void intact_plan(void *context) {
+  plan_call *c = context;
+  CHECK(c->made == NULL, "a plan after a failure");
+  EXPECT_OK(scene_step(&c->s, &why)); /* the context serves its other plans */
+}
+
+static void undo_plan(void *context) {
+  plan_call *c = context;
+  attn_plan_destroy(c->made);
+  c->made = NULL;
+}
+
+static void plan_create(const char *backend) {
+  static const int32_t q_len[] = {1, 5}, kv_len[] = {40, 20};
+  for (int32_t own = 0; own <= 1; own++) {
+    plan_call c;
+    c.made = NULL;
+    scene_init(&c.s, 4, 2, 8, 8);
+    scene_seqs(&c.s, 2, q_len, kv_len);
+    scene_store(&c.s);
+    scene_open(&c.s, backend);
+    c.s.options.backend = backend;
+    c.s.options.own_workspace = own;
+    c.s.limits.max_tokens = 64;
+    c.s.limits.max_kv_len = 500;
+    sweep(&(swept){"attn_plan_create", call_plan, intact_plan, undo_plan}, &c);
+    scene_check(&c.s);
+    scene_close(&c.s);
+    scene_free(&c.s);
+  }
+}
+
+static void plan_create_of_each(void **state) {
+  (void)state;
+  for_each_backend(plan_create);
+  cover("attn_plan_create");
+}
+
+/* attn_pool_create */
+
+typedef struct pool_call {
+  attn_pool_options options;
+  attn_pool *made;
+} pool_call;
+
+static attn_status call_pool(void *context) {
+  pool_call *c = context;
+  return attn_pool_create(&c->options, &c->made, &why);
+}
+
+static void intact_pool(void *context) {
+  CHECK(((pool_call *)context)->made == NULL, "a pool after a failure");
+}
+
+static void undo_pool(void *context) {
+  pool_call *c = context;
+  EXPECT_OK(attn_pool_check(c->made, &why));
+  attn_pool_destroy(c->made);
+  c->made = NULL;
+}
+
+static attn_pool_options pool_options(int32_t prefix_cache) {
+  attn_pool_options options = ATTN_POOL_OPTIONS_INIT;
+  options.num_blocks = 16;
+  options.block_size = 4;
+  options.max_seqs = 5;
+  options.max_seq_blocks = 8;
+  options.prefix_cache = prefix_cache;
+  return options;
+}
+
+static void pool_create(void **state) {
+  (void)state;
+  for (int32_t prefix_cache = 0; prefix_cache <= 1; prefix_cache++) {
+    pool_call c = {pool_options(prefix_cache), NULL};
+    sweep(&(swept){"attn_pool_create", call_pool, intact_pool, undo_pool}, &c);
+  }
+  cover("attn_pool_create");
+}
+
+/* attn_workspaces_create, _get, _reserve: the arenas of a manager with three slots */
+
+typedef struct arenas_call {
+  attn_workspaces *w;
+  size_t bytes[2];         /* wanted: always more than there is */
+  attn_workspace first;    /* a view handed out before, of which every byte is 0x5A */
+  attn_workspace views[2]; /* outputs */
+} arenas_call;
+
+static attn_status create_arenas(attn_workspaces **made) {
+  attn_workspaces_options options = ATTN_WORKSPACES_OPTIONS_INIT;
+  options.num_slots = 3;
+  options.slot_bytes = 1000;
+  return attn_workspaces_create(&options, made, &why);
+}
+
+static attn_status call_arenas(void *context) {
+  return create_arenas(&((arenas_call *)context)->w);
+}
+
+static void intact_nothing(void *context) {
+  CHECK(((arenas_call *)context)->w == NULL, "a manager after a failure");
+}
+
+static void undo_arenas(void *context) {
+  arenas_call *c = context;
+  attn_workspaces_destroy(c->w);
+  c->w = NULL;
+}
+
+static attn_status call_get(void *context) {
+  arenas_call *c = context;
+  return attn_workspaces_get(c->w, 1, 2, c->bytes, c->views, "the sweep", &why);
+}
+
+static attn_status call_reserve(void *context) {
+  arenas_call *c = context;
+  return attn_workspaces_reserve(c->w, 2, c->bytes, "the sweep", &why);
+}
+
+/* Slot 1 is as it was when `first` was handed out, slots 0 and 2 as they were made, and all serve what fits. */
+static void intact_arenas(void *context) {
+  arenas_call *c = context;
+  attn_workspace again = {NULL, 0};
+  const size_t fits = 900;
+  CHECK(c->views[0].data == NULL && c->views[1].data == NULL, "views after a failure");
+  CHECK(all_bytes(c->first.data, c->first.bytes, 0x5A), "an earlier view was written");
+  for (int32_t slot = 0; slot < 3; slot++) {
+    CHECK(attn_workspaces_bytes(c->w, slot) == 1024, "slot %d changed", (int)slot);
+    EXPECT_OK(attn_workspaces_get(c->w, slot, 1, &fits, &again, "the sweep", &why));
+    CHECK(slot != 1 || again.data == c->first.data, "slot 1 moved");
+  }
+}
+
+static void undo_growth(void *context) {
+  arenas_call *c = context;
+  for (int32_t slot = 0; slot < 3; slot++) {
+    CHECK(attn_workspaces_bytes(c->w, slot) >= 1024, "slot %d shrank", (int)slot);
+  }
+  CHECK(attn_workspaces_bytes(c->w, 1) >= c->bytes[0] + c->bytes[1], "slot 1 did not grow");
+  undo_arenas(c); /* a manager as it was */
+  memset(c->views, 0, sizeof c->views);
+  EXPECT_OK(create_arenas(&c->w));
+  EXPECT_OK(attn_workspaces_get(c->w, 1, 1, &c->first.bytes, &c->first, "the sweep", &why));
+  memset(c->first.data, 0x5A, c->first.bytes);
+}
+
+static void workspaces(void **state) {
+  arenas_call c;
+  (void)state;
+  memset(&c, 0, sizeof c);
+  sweep(&(swept){"attn_workspaces_create", call_arenas, intact_nothing, undo_arenas}, &c);
+  c.bytes[0] = 5000;
+  c.bytes[1] = 300;
+  c.first.bytes = 900;
+  EXPECT_OK(attn_workspaces_create(NULL, &c.w, &why));
+  EXPECT_OK(attn_workspaces_reserve(c.w, 2, c.bytes, "the sweep", &why));
+  EXPECT_OK(attn_workspaces_get(c.w, 0, 0, NULL, NULL, "the sweep", &why));
+  undo_arenas(&c);
+  EXPECT_OK(create_arenas(&c.w));
+  EXPECT_OK(attn_workspaces_get(c.w, 1, 1, &c.first.bytes, &c.first, "the sweep", &why));
+  memset(c.first.data, 0x5A, c.first.bytes);
+  sweep(&(swept){"attn_workspaces_get", call_get, intact_arenas, undo_growth}, &c);
+  sweep(&(swept){"attn_workspaces_reserve", call_reserve, intact_arenas, undo_growth}, &c);
+  undo_arenas(&c);
+  cover("attn_workspaces_create");
+  cover("attn_workspaces_get");
+  cover("attn_workspaces_reserve");
+}
+
+/* ---- Those that do not ------------------------------------------------------------------------------------------- */
+
+static long never_from;
+
+static void begin_never(const char *function) {
+  harness_label(function);
+  cover(function);
+  never_from = allocator_allocations();
+}
+
+static void end_never(const char *function) {
+  const long made = allocator_allocations() - never_from;
+  CHECK(made == 0, "%s: %ld allocations", function, made);
+  harness_label("-");
+}
+
+/* The statements call the function and are its whole effect on the allocator. */
+#define NEVER(function, ...)                                                                                           \
+  do {                                                                                                                 \
+    begin_never(#function);                                                                                            \
+    __VA_ARGS__;                                                                                                       \
+    end_never(#function);                                                                                              \
+  } while (0)
+
+static void names(void **state) {
+  attn_format format = ATTN_FORMAT_AUTO;
+  int64_t shape[1] = {1};
+  float value = 0;
+  DLTensor made;
+  attn_backend_info info;
+  (void)state;
+  NEVER(attn_version, assert_non_null(attn_version()));
+  NEVER(attn_status_name, assert_non_null(attn_status_name(ATTN_E_SHAPE)), attn_status_name((attn_status)-1));
+  NEVER(attn_status_meaning, assert_non_null(attn_status_meaning(ATTN_E_SHAPE)));
+  NEVER(attn_status_remedy, assert_non_null(attn_status_remedy(ATTN_E_SHAPE)));
+  NEVER(attn_verdict_name, assert_non_null(attn_verdict_name(ATTN_VERDICT_ABLE)));
+  NEVER(attn_device_kind_name, assert_non_null(attn_device_kind_name(ATTN_DEVICE_CUDA)));
+  NEVER(attn_device_count, assert_int_equal(attn_device_count(ATTN_DEVICE_CPU), 1));
+  NEVER(
+      attn_backend_get, while (attn_backend_get((size_t)shape[0], &info)) { shape[0]++; });
+  NEVER(attn_format_name, assert_non_null(attn_format_name(ATTN_FORMAT_FLOAT16)));
+  NEVER(attn_format_from_name, assert_int_equal(attn_format_from_name("float16", &format), 1));
+  NEVER(attn_dtype_name, assert_non_null(attn_dtype_name(ATTN_DTYPE_INT32)));
+  NEVER(attn_dtype_from_name, assert_int_equal(attn_dtype_from_name("int32"), ATTN_DTYPE_INT32));
+  NEVER(attn_dtype_bytes, assert_int_equal(attn_dtype_bytes(ATTN_DTYPE_INT32), 4));
+  NEVER(attn_dtype_to_dlpack, assert_int_equal(attn_dtype_to_dlpack(ATTN_DTYPE_INT32).bits, 32));
+  NEVER(attn_tensor_cpu, attn_tensor_cpu(&made, &value, ATTN_DTYPE_FLOAT32, 1, shape));
+  NEVER(attn_dtype_from_dlpack, assert_int_equal(attn_dtype_from_dlpack(made.dtype), ATTN_DTYPE_FLOAT32));
+}
+
+static void problems(void **state) {
+  attn_cache_desc desc = ATTN_CACHE_DESC_INIT;
+  attn_cache_info info = ATTN_CACHE_INFO_INIT;
+  float slopes[12];
+  int32_t left = 0, right = 0;
+  scene s;
+  (void)state;
+  scene_init(&s, 4, 2, 8, 8);
+  desc.k_format = ATTN_FORMAT_BFLOAT16;
+  desc.num_blocks = 7;
+  desc.num_kv_heads = 2;
+  desc.head_size = 64;
+  NEVER(attn_problem_check, EXPECT_OK(attn_problem_check(&s.problem, &why)), s.problem.num_q_heads = 5,
+        EXPECT_REFUSED(attn_problem_check(&s.problem, &why), "num_q_heads"));
+  NEVER(attn_softmax_scale, assert_true(attn_softmax_scale(64) == 0.125f));
+  NEVER(attn_window_from_count, EXPECT_OK(attn_window_from_count(8, &left, &right, &why)),
+        EXPECT_STATUS(attn_window_from_count(-1, &left, &right, &why), ATTN_E_RANGE, NULL));
+  NEVER(attn_alibi_slopes, EXPECT_OK(attn_alibi_slopes(12, slopes, &why)),
+        EXPECT_STATUS(attn_alibi_slopes(12, NULL, &why), ATTN_E_NULL, NULL));
+  NEVER(attn_cache_describe, EXPECT_OK(attn_cache_describe(&desc, &info, &why)), desc.head_size = 0,
+        EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "head_size"));
+}
+
+static void not_built(void **state) {
+  attn_context *context = open_context(1);
+  attn_transport transport = ATTN_TRANSPORT_INIT;
+  attn_mla_args args = ATTN_MLA_ARGS_INIT;
+  attn_comm *comm = NULL;
+  (void)state;
+  NEVER(attn_backend_register, EXPECT_STATUS(attn_backend_register(context, "x.so", &why), ATTN_E_UNSUPPORTED, NULL));
+  NEVER(attn_comm_create, EXPECT_STATUS(attn_comm_create(context, &transport, &comm, &why), ATTN_E_UNSUPPORTED, NULL));
+  NEVER(attn_comm_destroy, attn_comm_destroy(NULL));
+  NEVER(attn_comm_run, EXPECT_STATUS(attn_comm_run(NULL, NULL, NULL, NULL, &why), ATTN_E_UNSUPPORTED, NULL));
+  NEVER(attn_mla_run_mqa, EXPECT_REFUSED(attn_mla_run_mqa(NULL, &args, NULL, &why), NULL));
+  NEVER(attn_mla_run_mha, EXPECT_REFUSED(attn_mla_run_mha(NULL, &args, NULL, &why), NULL));
+  NEVER(attn_mla_layer_run, EXPECT_REFUSED(attn_mla_layer_run(NULL, &args, NULL, &why), NULL));
+  attn_context_destroy(context);
+}
+
+static void dry_runs_and_plans(void **state) {
+  static const int32_t q_len[] = {1, 5}, kv_len[] = {40, 20};
+  attn_context_info info = ATTN_CONTEXT_INFO_INIT;
+  attn_explanation explanation = ATTN_EXPLANATION_INIT;
+  attn_plan_info plan_info = ATTN_PLAN_INFO_INIT;
+  attn_schedule_info schedule_info = ATTN_SCHEDULE_INFO_INIT;
+  attn_kernel_info kernel;
+  const char *name = NULL;
+  size_t kernels = 0;
+  scene s;
+  (void)state;
+  scene_init(&s, 4, 2, 8, 8);
+  s.num_threads = 1;
+  scene_seqs(&s, 2, q_len, kv_len);
+  scene_store(&s);
+  scene_open(&s, NULL);
+  NEVER(attn_context_get_info, EXPECT_OK(attn_context_get_info(s.context, &info, &why)),
+        EXPECT_STATUS(attn_context_get_info(NULL, &info, &why), ATTN_E_NULL, NULL));
+  NEVER(
+      attn_context_kernel, while (attn_context_kernel(s.context, kernels, &kernel)) { kernels++; });
+  NEVER(attn_explain, EXPECT_OK(attn_explain(s.context, &s.problem, NULL, NULL, &explanation, &why)));
+  NEVER(attn_select, EXPECT_OK(attn_select(s.context, &s.problem, NULL, NULL, &name, &why)));
+  NEVER(attn_plan_workspace_bytes, assert_true(attn_plan_workspace_bytes(s.plan) > 0));
+  NEVER(attn_plan_get_info, EXPECT_OK(attn_plan_get_info(s.plan, &plan_info, &why)));
+  NEVER(attn_plan_schedule, EXPECT_OK(attn_plan_schedule(s.plan, &s.batch, &s.workspace, &why)),
+        EXPECT_STATUS(attn_plan_schedule(s.plan, NULL, &s.workspace, &why), ATTN_E_NULL, NULL));
+  NEVER(attn_schedule_get_info, EXPECT_OK(attn_schedule_get_info(s.plan, &s.workspace, &schedule_info, &why)));
+  NEVER(attn_run, EXPECT_OK(attn_run(s.plan, &s.args, &s.workspace, &why)), s.args.q = NULL,
+        EXPECT_STATUS(attn_run(s.plan, &s.args, &s.workspace, &why), ATTN_E_NULL, "q"));
+  NEVER(attn_plan_destroy, attn_plan_destroy(s.plan));
+  NEVER(attn_context_destroy, attn_context_destroy(s.context));
+  s.plan = NULL;
+  s.context = NULL;
+  scene_close(&s);
+  scene_free(&s);
+}
+
+static void caches(void **state) {
+  attn_cache_copy_args copy = ATTN_CACHE_COPY_INIT;
+  int64_t map[] = {1, 4, 2, 5};
+  tensor t_map;
+  caching c;
+  merging m;
+  (void)state;
+  caching_open(&c, NULL, ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_LAYOUT_NHD, 20);
+  tensor_2(&t_map, map, ATTN_DTYPE_INT64, 2, 2);
+  copy.source = copy.target = &c.t_k_pool.t;
+  copy.block_map = &t_map.t;
+  NEVER(attn_cache_write, EXPECT_OK(attn_cache_write(c.context, &c.write, &why)), c.write.k = NULL,
+        EXPECT_STATUS(attn_cache_write(c.context, &c.write, &why), ATTN_E_NULL, "k"));
+  caching_gather(&c, 0, 13, 2, 20);
+  NEVER(attn_cache_gather, EXPECT_OK(attn_cache_gather(c.context, &c.gather, &why)), c.gather.block_table = NULL,
+        EXPECT_STATUS(attn_cache_gather(c.context, &c.gather, &why), ATTN_E_NULL, "block_table"));
+  NEVER(attn_cache_swap, EXPECT_OK(attn_cache_swap(c.context, &copy, &why)));
+  NEVER(attn_cache_copy, EXPECT_OK(attn_cache_copy(c.context, &copy, &why)), map[3] = 4,
+        EXPECT_STATUS(attn_cache_copy(c.context, &copy, &why), ATTN_E_INDEX, NULL));
+  caching_close(&c);
+  merging_init(&m, NULL, 3, 5, 2, 9, ATTN_DTYPE_FLOAT32);
+  merging_store(&m);
+  NEVER(attn_merge, EXPECT_OK(attn_merge(m.context, &m.args, &why)), m.args.size = 1,
+        EXPECT_STATUS(attn_merge(m.context, &m.args, &why), ATTN_E_STRUCT_SIZE, NULL));
+  merging_free(&m);
+}
+
+static void blocks(void **state) {
+  const attn_pool_options options = pool_options(1);
+  const int32_t tokens[] = {1, 2, 3, 4, 5, 6}, seqs[] = {0, 1};
+  int64_t map[4], slots[8];
+  int32_t ids[2], reused = 0, table[2 * 8], lens[2];
+  attn_pool_copies copies = ATTN_POOL_COPIES_INIT;
+  attn_pool_info info = ATTN_POOL_INFO_INIT;
+  attn_pool *pool = NULL;
+  (void)state;
+  copies.capacity = 2;
+  copies.block_map = map;
+  EXPECT_OK(attn_pool_create(&options, &pool, &why));
+  NEVER(attn_pool_allocate, EXPECT_OK(attn_pool_allocate(pool, 2, ids, &why)),
+        EXPECT_STATUS(attn_pool_allocate(pool, 99, ids, &why), ATTN_E_FULL, NULL));
+  NEVER(attn_pool_retain, EXPECT_OK(attn_pool_retain(pool, ids[0], &why)));
+  NEVER(attn_pool_release, EXPECT_OK(attn_pool_release(pool, ids[0], &why)),
+        EXPECT_STATUS(attn_pool_release(pool, 0, &why), ATTN_E_INDEX, NULL));
+  NEVER(attn_pool_references, assert_int_equal(attn_pool_references(pool, ids[0]), 1));
+  NEVER(attn_pool_append_cow, EXPECT_OK(attn_pool_append_cow(pool, 0, 6, tokens, slots, &copies, &why)));
+  NEVER(attn_pool_commit, EXPECT_OK(attn_pool_commit(pool, 0, &why)));
+  NEVER(attn_pool_fork, EXPECT_OK(attn_pool_fork(pool, 0, 1, &why)));
+  EXPECT_OK(attn_pool_append_cow(pool, 1, 1, tokens, slots, &copies, &why));
+  assert_int_equal(copies.count, 1);
+  NEVER(attn_pool_append, EXPECT_OK(attn_pool_append(pool, 2, 8, slots, &why)));
+  NEVER(attn_pool_seq_len, assert_int_equal(attn_pool_seq_len(pool, 0), 6));
+  NEVER(attn_pool_blocks_needed, assert_int_equal(attn_pool_blocks_needed(pool, 0, 3), 1));
+  NEVER(attn_pool_block_table, EXPECT_OK(attn_pool_block_table(pool, 2, seqs, 8, table, lens, &why)));
+  NEVER(attn_pool_free_seq, EXPECT_OK(attn_pool_free_seq(pool, 0, &why)));
+  NEVER(attn_pool_reuse_prefix, EXPECT_OK(attn_pool_reuse_prefix(pool, 3, tokens, 6, &reused, &why)));
+  assert_int_equal(reused, 4);
+  NEVER(attn_pool_num_free, assert_true(attn_pool_num_free(pool) > 0));
+  NEVER(attn_pool_num_used, assert_true(attn_pool_num_used(pool) > 0));
+  NEVER(attn_pool_get_info, EXPECT_OK(attn_pool_get_info(pool, &info, &why)));
+  NEVER(attn_pool_check, EXPECT_OK(attn_pool_check(pool, &why)));
+  NEVER(attn_pool_destroy, attn_pool_destroy(pool));
+}
+
+static void locked_arenas(void **state) {
+  const size_t bytes[] = {500, 300}, more = 2000;
+  attn_workspaces *w = NULL;
+  attn_workspace views[2];
+  (void)state;
+  EXPECT_OK(create_arenas(&w));
+  NEVER(attn_workspaces_lock, attn_workspaces_lock(w), /* from here on getting allocates nothing either */
+        EXPECT_OK(attn_workspaces_get(w, 0, 2, bytes, views, "the sweep", &why)),
+        EXPECT_STATUS(attn_workspaces_get(w, 0, 1, &more, views, "the sweep", &why), ATTN_E_WORKSPACE, "the sweep"));
+  NEVER(attn_workspaces_bytes, assert_int_equal(attn_workspaces_bytes(w, 0), 1024));
+  NEVER(attn_workspaces_unlock, attn_workspaces_unlock(w));
+  NEVER(attn_workspaces_destroy, attn_workspaces_destroy(w));
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+static int is_covered(const char *function) {
+  for (size_t i = 0; i < num_covered; i++) {
+    if (strcmp(covered[i], function) == 0) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static void every_exported_function(void **state) {
+  const char *root = getenv("ATTN_SOURCE_DIR");
+  char path[1024], line[256], name[128];
+  size_t exported = 0;
+  (void)state;
+  CHECK(root != NULL, "ATTN_SOURCE_DIR is not set: run this test by ctest");
+  snprintf(path, sizeof path, "%s/abi.txt", root);
+  FILE *file = fopen(path, "r");
+  CHECK(file != NULL, "%s cannot be opened", path);
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (sscanf(line, "%127s", name) == 1 && strncmp(name, "attn_", 5) == 0) {
+      CHECK(is_covered(name), "abi.txt lists %s: sweep it here, or show by NEVER() that it allocates nothing", name);
+      exported++;
+    }
+  }
+  fclose(file);
+  CHECK(exported == num_covered, "%zu functions in abi.txt, %zu called here", exported, num_covered);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(context_create), cmocka_unit_test(plan_create_of_each),
+      cmocka_unit_test(pool_create),    cmocka_unit_test(workspaces),
+      cmocka_unit_test(names),          cmocka_unit_test(problems),
+      cmocka_unit_test(not_built),      cmocka_unit_test(dry_runs_and_plans),
+      cmocka_unit_test(caches),         cmocka_unit_test(blocks),
+      cmocka_unit_test(locked_arenas),  cmocka_unit_test(every_exported_function),
+  };
+  return cmocka_run_group_tests_name("allocation_sweep", tests, NULL, NULL);
+}
