@@ -130,7 +130,7 @@ attn_status command_bench(lm_session *s, attn_message *message) {
     for (size_t i = 0; i < count; i++) {
       b.ids[i] = (int32_t)(sampler_draw(&stream) * s->params.vocabulary);
     }
-    const lm_needs needs = {1, (int32_t)count, NULL, 0};
+    const lm_needs needs = {1, (int32_t)count, NULL, 0, false};
     status = session_prepare(s, &needs, message);
   }
   if (status == ATTN_OK) {

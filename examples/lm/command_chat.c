@@ -33,7 +33,7 @@ static attn_status make(lm_session *s, conversation *c, attn_message *message) {
   }
   c->context = s->options.context > 0 ? s->options.context : most < DEFAULT_CONTEXT ? most : DEFAULT_CONTEXT;
   c->stream = sampler_stream_for(s->options.sampling.seed, 0);
-  const lm_needs needs = {1, c->context, NULL, 0};
+  const lm_needs needs = {1, c->context, NULL, 0, false};
   attn_status status = session_prepare(s, &needs, message);
   if (status == ATTN_OK) {
     c->logits = malloc((size_t)s->params.vocabulary * sizeof c->logits[0]);

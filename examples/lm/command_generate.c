@@ -94,9 +94,10 @@ static attn_status prepare(lm_session *s, const lm_request *requests, int32_t *l
   lm_needs needs = {0};
   needs.in_flight = s->options.alone ? 1 : count < MAX_IN_FLIGHT ? (int32_t)count : MAX_IN_FLIGHT;
   needs.lengths = lengths;
-  needs.length_count = s->options.alone ? 0 : count;
+  needs.length_count = count;
+  needs.prefix_cache = !s->options.no_prefix_cache;
   for (size_t i = 0; i < count; i++) {
-    lengths[i] = (int32_t)requests[i].prompt.count + requests[i].max_new;
+    lengths[i] = (int32_t)requests[i].prompt.count + requests[i].max_new - 1; /* the last token is never fed */
     needs.max_length = lengths[i] > needs.max_length ? lengths[i] : needs.max_length;
   }
   *options =

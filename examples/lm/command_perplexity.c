@@ -137,7 +137,7 @@ attn_status command_perplexity(lm_session *s, attn_message *message) {
     status = read_ids(s, &ids, message);
   }
   if (status == ATTN_OK) {
-    const lm_needs needs = {1, WINDOW, NULL, 0};
+    const lm_needs needs = {1, WINDOW, NULL, 0, false};
     status = session_prepare(s, &needs, message);
   }
   if (status == ATTN_OK) {

@@ -13,6 +13,7 @@ struct lm_attention {
   int32_t block_size;
   int32_t num_blocks; /* the null block included */
   int32_t table_width;
+  bool prefix_cache;
   attn_context *context;
   attn_plan *plan;
   attn_plan_info plan_info;
@@ -28,6 +29,7 @@ struct lm_attention {
   int32_t *seq_lens;        /* [max_seqs] */
   int32_t *block_table;     /* [max_seqs, table_width] */
   int64_t *slot_mapping;    /* [max_tokens] */
+  attn_pool_copies copies;  /* of blocks that sequences shared so far */
 };
 
 static attn_status make_context(const lm_attention_options *options, lm_attention *a, attn_message *message) {
@@ -66,13 +68,36 @@ int32_t lm_attention_blocks_for(const lm_attention *a, int32_t tokens) {
   return tokens / a->block_size + (tokens % a->block_size != 0);
 }
 
-/* Blocks for every sequence at once if the limit allows, for the longest alone at least, and the null block. */
-static attn_status count_blocks(const lm_attention_options *options, lm_attention *a, attn_message *message) {
-  a->table_width = lm_attention_blocks_for(a, options->max_length);
+/* Blocks for every sequence at once if the limit allows, for the longest alone at least. */
+static int64_t choose_blocks(const lm_attention_options *options, const lm_attention *a) {
+  if (options->cache_blocks > 0) {
+    return options->cache_blocks;
+  }
   int64_t wanted = 0;
-  for (size_t i = 0; i < options->length_count; i++) {
+  for (size_t i = 0; i < options->length_count && options->max_seqs > 1; i++) {
     wanted += lm_attention_blocks_for(a, options->lengths[i]);
   }
+  const uint64_t layers = (uint64_t)a->params.layers;
+  const int64_t affordable = (int64_t)(options->cache_limit / layers / a->cache_info.bytes_per_block);
+  wanted = wanted < affordable ? wanted : affordable;
+  return wanted > a->table_width ? wanted : a->table_width;
+}
+
+/* What no schedule can help: a prompt whose sequence alone is more than the pool. */
+static attn_status check_lengths(const lm_attention_options *options, const lm_attention *a, attn_message *message) {
+  for (size_t i = 0; i < options->length_count; i++) {
+    const int32_t blocks = lm_attention_blocks_for(a, options->lengths[i]);
+    if (blocks > a->num_blocks - 1) {
+      return lm_fail(message, ATTN_E_CAPACITY,
+                     "prompt %zu may come to %d tokens, %d blocks of %d; the cache has %d blocks (--cache-blocks)",
+                     i + 1, options->lengths[i], blocks, a->block_size, a->num_blocks - 1);
+    }
+  }
+  return ATTN_OK;
+}
+
+static attn_status describe_cache(const lm_attention_options *options, lm_attention *a, attn_message *message) {
+  a->table_width = lm_attention_blocks_for(a, options->max_length);
   a->cache_desc = (attn_cache_desc)ATTN_CACHE_DESC_INIT;
   a->cache_desc.k_format = options->format;
   a->cache_desc.num_blocks = 1;
@@ -84,24 +109,17 @@ static attn_status count_blocks(const lm_attention_options *options, lm_attentio
   if (status != ATTN_OK) {
     return status;
   }
-  const uint64_t layers = (uint64_t)a->params.layers;
-  const int64_t affordable = (int64_t)(options->cache_limit / layers / a->cache_info.bytes_per_block);
-  if (wanted > affordable) {
-    wanted = affordable;
-  }
-  if (wanted < a->table_width) {
-    wanted = a->table_width;
-  }
-  if (wanted > INT32_MAX - 1) {
-    wanted = INT32_MAX - 1;
-  }
-  a->num_blocks = (int32_t)wanted + 1;
+  const int64_t blocks = choose_blocks(options, a);
+  a->num_blocks = (int32_t)(blocks < INT32_MAX - 1 ? blocks : INT32_MAX - 1) + 1; /* the null block too */
   a->cache_desc.num_blocks = a->num_blocks;
   return attn_cache_describe(&a->cache_desc, &a->cache_info, message);
 }
 
 static attn_status make_pool(const lm_attention_options *options, lm_attention *a, attn_message *message) {
-  attn_status status = count_blocks(options, a, message);
+  attn_status status = describe_cache(options, a, message);
+  if (status == ATTN_OK) {
+    status = check_lengths(options, a, message);
+  }
   if (status != ATTN_OK) {
     return status;
   }
@@ -110,6 +128,7 @@ static attn_status make_pool(const lm_attention_options *options, lm_attention *
   pool.block_size = a->block_size;
   pool.max_seqs = options->max_seqs;
   pool.max_seq_blocks = a->table_width;
+  pool.prefix_cache = options->prefix_cache;
   status = attn_pool_create(&pool, &a->pool, message);
   if (status != ATTN_OK) {
     return status;
@@ -119,7 +138,11 @@ static attn_status make_pool(const lm_attention_options *options, lm_attention *
   a->seq_lens = calloc(seqs, sizeof a->seq_lens[0]);
   a->block_table = calloc(seqs * (size_t)a->table_width, sizeof a->block_table[0]);
   a->slot_mapping = calloc((size_t)options->max_tokens, sizeof a->slot_mapping[0]);
-  if (a->query_start_loc == NULL || a->seq_lens == NULL || a->block_table == NULL || a->slot_mapping == NULL) {
+  a->copies = (attn_pool_copies)ATTN_POOL_COPIES_INIT;
+  a->copies.capacity = options->max_seqs;
+  a->copies.block_map = calloc(2 * seqs, sizeof a->copies.block_map[0]);
+  if (a->query_start_loc == NULL || a->seq_lens == NULL || a->block_table == NULL || a->slot_mapping == NULL ||
+      a->copies.block_map == NULL) {
     return lm_fail(message, ATTN_E_NOMEM, "no memory for the lists of %d sequences", options->max_seqs);
   }
   return ATTN_OK;
@@ -133,6 +156,7 @@ attn_status lm_attention_create(const model_params *params, const lm_attention_o
   }
   a->params = *params;
   a->max_seqs = options->max_seqs;
+  a->prefix_cache = options->prefix_cache;
   attn_status status = make_context(options, a, message);
   if (status == ATTN_OK) {
     status = make_plan(options, a, message);
@@ -179,6 +203,7 @@ void lm_attention_destroy(lm_attention *a) {
   free(a->seq_lens);
   free(a->block_table);
   free(a->slot_mapping);
+  free(a->copies.block_map);
   attn_pool_destroy(a->pool);
   attn_plan_destroy(a->plan);
   attn_context_destroy(a->context);
@@ -193,6 +218,18 @@ uint64_t lm_attention_cache_bytes(const lm_attention *a) {
   return (uint64_t)a->params.layers * a->cache_info.bytes;
 }
 
+int32_t lm_attention_block_size(const lm_attention *a) {
+  return a->block_size;
+}
+
+bool lm_attention_shares(const lm_attention *a) {
+  return a->prefix_cache;
+}
+
+int32_t lm_attention_needs(const lm_attention *a, int32_t seq, int32_t count) {
+  return attn_pool_blocks_needed(a->pool, seq, count);
+}
+
 int32_t lm_attention_free_blocks(const lm_attention *a) {
   return attn_pool_num_free(a->pool);
 }
@@ -201,15 +238,54 @@ int32_t lm_attention_total_blocks(const lm_attention *a) {
   return a->num_blocks - 1;
 }
 
-attn_status lm_attention_begin(lm_attention *a, int32_t num_seqs, const int32_t *seqs, const int32_t *counts,
+attn_status lm_attention_start(lm_attention *a, int32_t seq, const int32_t *ids, int32_t count, int32_t *reused,
                                attn_message *message) {
+  return attn_pool_reuse_prefix(a->pool, seq, ids, count, reused, message);
+}
+
+attn_status lm_attention_fork(lm_attention *a, int32_t parent, int32_t child, attn_message *message) {
+  return attn_pool_fork(a->pool, parent, child, message);
+}
+
+static attn_status copy_blocks(lm_attention *a, void *pool, attn_cache_layout *layout, attn_message *message) {
+  DLTensor cache, map;
+  attn_tensor_cpu(&cache, pool, layout->dtype, 4, layout->shape);
+  int64_t map_shape[2] = {a->copies.count, 2};
+  attn_tensor_cpu(&map, a->copies.block_map, ATTN_DTYPE_INT64, 2, map_shape);
+  attn_cache_copy_args copy = ATTN_CACHE_COPY_INIT;
+  copy.backend = a->plan_info.backend;
+  copy.source = &cache;
+  copy.target = &cache;
+  copy.block_map = &map;
+  return attn_cache_copy(a->context, &copy, message);
+}
+
+/* The blocks that this step's appends took in place of shared ones, in every layer. */
+static attn_status copy_shared(lm_attention *a, attn_message *message) {
+  attn_status status = ATTN_OK;
+  for (int32_t layer = 0; a->copies.count > 0 && layer < a->params.layers && status == ATTN_OK; layer++) {
+    status = copy_blocks(a, a->k_pools[layer], &a->cache_info.k, message);
+    if (status == ATTN_OK) {
+      status = copy_blocks(a, a->v_pools[layer], &a->cache_info.v, message);
+    }
+  }
+  return status;
+}
+
+attn_status lm_attention_begin(lm_attention *a, int32_t num_seqs, const int32_t *seqs, const int32_t *counts,
+                               const int32_t *ids, attn_message *message) {
   attn_status status = ATTN_OK;
   a->num_seqs = num_seqs;
   a->query_start_loc[0] = 0;
+  a->copies.count = 0;
   for (int32_t i = 0; i < num_seqs && status == ATTN_OK; i++) {
     const int32_t start = a->query_start_loc[i];
     a->query_start_loc[i + 1] = start + counts[i];
-    status = attn_pool_append(a->pool, seqs[i], counts[i], a->slot_mapping + start, message);
+    status = attn_pool_append_cow(a->pool, seqs[i], counts[i], a->prefix_cache ? ids + start : NULL,
+                                  a->slot_mapping + start, &a->copies, message);
+  }
+  if (status == ATTN_OK) {
+    status = copy_shared(a, message);
   }
   if (status != ATTN_OK) {
     return status;
@@ -282,6 +358,18 @@ attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_mes
   run.block_table = &table;
   run.out = &out.tensor;
   return attn_run(a->plan, &run, NULL, message);
+}
+
+attn_status lm_attention_commit(lm_attention *a, int32_t seq, attn_message *message) {
+  return a->prefix_cache ? attn_pool_commit(a->pool, seq, message) : ATTN_OK;
+}
+
+attn_status lm_attention_pool_info(const lm_attention *a, attn_pool_info *info, attn_message *message) {
+  return attn_pool_get_info(a->pool, info, message);
+}
+
+attn_status lm_attention_check(const lm_attention *a, attn_message *message) {
+  return attn_pool_check(a->pool, message);
 }
 
 attn_status lm_attention_finish(lm_attention *a, int32_t seq, attn_message *message) {

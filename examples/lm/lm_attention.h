@@ -2,7 +2,8 @@
 /*
  * The attention of the runner: everything that it does with libattn, and all of it through the public headers. One plan
  * serves all layers; each layer has a K and a V pool of its own, and one block manager numbers the blocks of all of
- * them. A step is: lm_attention_begin with the tokens that each sequence adds, then one lm_attention_layer per layer.
+ * them. A step is: lm_attention_begin with the tokens that each sequence adds, then one lm_attention_layer per layer,
+ * and where prefixes are kept lm_attention_commit of each sequence.
  */
 #ifndef LM_ATTENTION_H
 #define LM_ATTENTION_H
@@ -23,12 +24,14 @@ typedef struct lm_attention_options {
   int32_t max_seqs;       /**< sequences in flight */
   int64_t max_tokens;     /**< tokens of a step */
   int32_t max_length;     /**< tokens of the longest sequence, prompt and continuation */
-  const int32_t *lengths; /**< [length_count] tokens that each sequence may come to */
+  const int32_t *lengths; /**< [length_count] tokens that each prompt's sequence may come to */
   size_t length_count;
-  uint64_t cache_limit; /**< bytes that all pools together should not exceed, if one sequence still fits */
+  int32_t cache_blocks; /**< blocks of a pool; 0: for all lengths, or the longest where max_seqs is 1 */
+  uint64_t cache_limit; /**< without cache_blocks: bytes that all pools should not exceed, if one sequence still fits */
+  bool prefix_cache;    /**< keep full blocks, for sequences that begin with the same tokens */
 } lm_attention_options;
 
-/** Plan and block manager; the pools come with lm_attention_allocate. */
+/** Plan and block manager; the pools come with lm_attention_allocate. ATTN_E_CAPACITY: a prompt that never fits. */
 ATTN_NODISCARD attn_status lm_attention_create(const model_params *params, const lm_attention_options *options,
                                                lm_attention **out, attn_message *message);
 ATTN_NODISCARD attn_status lm_attention_allocate(lm_attention *attention, attn_message *message);
@@ -37,19 +40,39 @@ void lm_attention_destroy(lm_attention *attention);
 const char *lm_attention_backend(const lm_attention *attention);
 uint64_t lm_attention_cache_bytes(const lm_attention *attention);
 
-/** Blocks that `tokens` more tokens of a fresh sequence take, and blocks that are free now. */
+int32_t lm_attention_block_size(const lm_attention *attention);
+bool lm_attention_shares(const lm_attention *attention); /**< options.prefix_cache */
+
+/** Blocks that `tokens` tokens take, that a sequence takes to grow by `count`, that are free now, and of a pool. */
 int32_t lm_attention_blocks_for(const lm_attention *attention, int32_t tokens);
+int32_t lm_attention_needs(const lm_attention *attention, int32_t seq, int32_t count);
 int32_t lm_attention_free_blocks(const lm_attention *attention);
 int32_t lm_attention_total_blocks(const lm_attention *attention);
 
-/** Grows each sequence by its count and schedules the step; sequences come in the order of their rows. */
+/** Starts a sequence from the full blocks of [count] ids that are kept; `reused` tokens need not be fed. */
+ATTN_NODISCARD attn_status lm_attention_start(lm_attention *attention, int32_t seq, const int32_t *ids, int32_t count,
+                                              int32_t *reused, attn_message *message);
+
+/** Starts `child` as a copy of `parent`, between two steps; the first of them to write into a shared block copies it. */
+ATTN_NODISCARD attn_status lm_attention_fork(lm_attention *attention, int32_t parent, int32_t child,
+                                             attn_message *message);
+
+/** Grows each sequence by its count and schedules the step; sequences and ids come in the order of their rows. */
 ATTN_NODISCARD attn_status lm_attention_begin(lm_attention *attention, int32_t num_seqs, const int32_t *seqs,
-                                              const int32_t *counts, attn_message *message);
+                                              const int32_t *counts, const int32_t *ids, attn_message *message);
 
 /** The model's callback: writes the new rows into the layer's pools and attends to all of each sequence. */
 ATTN_NODISCARD attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_message *message);
 
-/** Gives a finished sequence's blocks back. */
+/** After a step's last layer: the sequence's full blocks can be shared from now on. Nothing without prefix_cache. */
+ATTN_NODISCARD attn_status lm_attention_commit(lm_attention *attention, int32_t seq, attn_message *message);
+
+/** The block manager's counts, and the proof that its books balance. */
+ATTN_NODISCARD attn_status lm_attention_pool_info(const lm_attention *attention, attn_pool_info *info,
+                                                  attn_message *message);
+ATTN_NODISCARD attn_status lm_attention_check(const lm_attention *attention, attn_message *message);
+
+/** Gives a sequence's blocks back. */
 ATTN_NODISCARD attn_status lm_attention_finish(lm_attention *attention, int32_t seq, attn_message *message);
 
 #endif

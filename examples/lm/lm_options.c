@@ -28,7 +28,10 @@ static const command_text commands[LM_COMMAND_COUNT] = {
          "temperature, top-k, top-p and min-p in this order; candidates stand by logit, equals by id. The\n"
          "same --seed gives each prompt its own random stream, whatever else is in the batch.\n\n"
          "Generation of a prompt stops at the file's eos_token_id, after --max-tokens, or at the model's\n"
-         "context length."},
+         "context length.\n\n"
+         "Prompts that begin alike share the cache blocks of what they have in common. The cache need not\n"
+         "hold all prompts: those that do not fit wait, and where a running one cannot go on, the one that\n"
+         "started last gives its blocks back and continues later, without any of its text being lost."},
     [LM_CHAT] = {"chat", "[options]", "converse by turns read from standard input",
                  "Reads a turn per line from standard input until it ends, and answers each after the file's chat\n"
                  "template, which has to be the plain ChatML form. Empty lines are skipped. The conversation ends\n"
@@ -67,6 +70,8 @@ typedef enum flag_id {
   FLAG_BATCH_INVARIANT,
   FLAG_ALONE,
   FLAG_BLOCK_SIZE,
+  FLAG_CACHE_BLOCKS,
+  FLAG_NO_PREFIX_CACHE,
   FLAG_MAX_BATCH_TOKENS,
   FLAG_JSON,
   FLAG_LOGITS,
@@ -124,6 +129,10 @@ static const flag flags[FLAG_COUNT] = {
     [FLAG_ALONE] = {"--alone", NULL, "one prompt after the other instead of all in one batch", IN_GENERATE, false},
     [FLAG_BLOCK_SIZE] = {"--block-size", "N", "positions per cache block (default: what the backend prefers)", IN_ALL,
                          false},
+    [FLAG_CACHE_BLOCKS] = {"--cache-blocks", "N", "blocks of the cache (default: for all prompts, up to 192 MiB)",
+                           IN_GENERATE, false},
+    [FLAG_NO_PREFIX_CACHE] = {"--no-prefix-cache", NULL, "compute what prompts have in common for each of them",
+                              IN_GENERATE, false},
     [FLAG_MAX_BATCH_TOKENS] = {"--max-batch-tokens", "N", "most tokens of one step (default 512)", IN_ALL, false},
     [FLAG_JSON] = {"--json", NULL, "print one JSON object instead of text", IN_TABLES, false},
     [FLAG_LOGITS] = {"--logits", "FILE", "write the first step's logits of each prompt as raw float32", IN_GENERATE,
@@ -305,6 +314,11 @@ static attn_status apply(flag_id id, const char *value, lm_options *options, att
     break;
   case FLAG_BLOCK_SIZE:
     return parse_count(name, value, 65536, &options->block_size, message);
+  case FLAG_CACHE_BLOCKS:
+    return parse_count(name, value, INT32_MAX / 4, &options->cache_blocks, message);
+  case FLAG_NO_PREFIX_CACHE:
+    options->no_prefix_cache = true;
+    break;
   case FLAG_MAX_BATCH_TOKENS:
     return parse_count(name, value, 65536, &options->max_batch_tokens, message);
   case FLAG_JSON:

@@ -32,6 +32,7 @@ typedef struct lm_options {
   int32_t max_tokens;
   int32_t threads;
   int32_t block_size;
+  int32_t cache_blocks; /**< 0: for all prompts, within a limit */
   int32_t max_batch_tokens;
   int32_t context; /**< most positions of a chat */
   int32_t repeat;
@@ -42,6 +43,7 @@ typedef struct lm_options {
   sampler_options sampling;
   bool chatml;
   bool batch_invariant;
+  bool no_prefix_cache;
   bool alone;
   bool json;
   bool help;

@@ -34,7 +34,9 @@ static attn_status make_attention(lm_session *s, const lm_needs *needs, attn_mes
   options.max_length = needs->max_length;
   options.lengths = needs->lengths;
   options.length_count = needs->length_count;
+  options.cache_blocks = s->options.cache_blocks;
   options.cache_limit = CACHE_LIMIT;
+  options.prefix_cache = needs->prefix_cache;
   return lm_attention_create(&s->params, &options, &s->attention, message);
 }
 
@@ -87,7 +89,7 @@ void session_close(lm_session *s) {
 static attn_status feed_step(lm_session *s, const int32_t *ids, int32_t first, int32_t count, int32_t outputs,
                              float *logits, attn_message *message) {
   const int32_t seq = 0;
-  attn_status status = lm_attention_begin(s->attention, 1, &seq, &count, message);
+  attn_status status = lm_attention_begin(s->attention, 1, &seq, &count, ids, message);
   if (status != ATTN_OK) {
     return status;
   }

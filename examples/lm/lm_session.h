@@ -29,8 +29,9 @@ typedef struct lm_session {
 typedef struct lm_needs {
   int32_t in_flight;
   int32_t max_length;     /**< of the longest sequence */
-  const int32_t *lengths; /**< [length_count] of all sequences that should fit at once */
+  const int32_t *lengths; /**< [length_count] of each prompt's sequence */
   size_t length_count;
+  bool prefix_cache; /**< sequences that begin alike share blocks */
 } lm_needs;
 
 /** Opens the file of the options and reads its parameters and tokenizer. */

@@ -47,9 +47,29 @@ static bool write_prompt(const report *r, const lm_request *request, json_writer
   json_int32_list(w, "continuation", request->output.data, request->output.count);
   json_bytes(w, "text", text, length);
   json_string(w, "stop", request->stop);
+  json_number(w, "min_gap", (double)request->min_gap, 6);
+  json_integer(w, "preemptions", request->preemptions);
   json_end(w);
   free(text);
   return true;
+}
+
+static void write_sharing(const report *r, json_writer *w) {
+  const generate_sharing *s = &r->stats.sharing;
+  json_integer(w, "cache_blocks", lm_attention_total_blocks(r->session->attention));
+  json_integer(w, "block_size", lm_attention_block_size(r->session->attention));
+  json_integer(w, "peak_blocks", s->peak_blocks);
+  json_integer(w, "blocks_in_use", s->blocks_in_use);
+  json_integer(w, "evictions", s->evictions);
+  json_integer(w, "shared_blocks", s->shared_blocks);
+  json_integer(w, "shared_tokens", s->shared_tokens);
+  json_integer(w, "peak_shared_blocks", s->peak_shared);
+  json_integer(w, "forks", s->forks);
+  json_integer(w, "copied_blocks", s->copies);
+  json_integer(w, "preemptions", s->preemptions);
+  json_integer(w, "resumes", s->resumes);
+  json_integer(w, "resumed_tokens", s->resumed_tokens);
+  json_integer(w, "recomputed_tokens", s->recomputed_tokens);
 }
 
 static bool print_json(const report *r) {
@@ -70,6 +90,7 @@ static bool print_json(const report *r) {
   json_number(&w, "decode_tokens_per_second", rate(r->stats.decode_tokens, r->stats.decode_seconds), 6);
   json_integer(&w, "steps", r->stats.steps);
   json_unsigned(&w, "cache_bytes", lm_attention_cache_bytes(r->session->attention));
+  write_sharing(r, &w);
   session_write_settings(r->session, &w);
   json_finish(&w);
   return true;
@@ -79,6 +100,22 @@ void report_print_prompt(const report *r, size_t i) {
   const lm_prompt *prompt = &r->session->options.prompts[i];
   const char *shown = prompt->text != NULL ? prompt->text : prompt->ids != NULL ? prompt->ids : prompt->file;
   (void)printf("[%zu] %s\n", i + 1, shown);
+}
+
+static void print_sharing(const report *r) {
+  const generate_sharing *s = &r->stats.sharing;
+  const lm_attention *attention = r->session->attention;
+  const int32_t blocks = lm_attention_total_blocks(attention);
+  (void)printf("cache      %" PRIu64 " bytes, %d block%s of %d tokens; most in use %d, now %d\n",
+               lm_attention_cache_bytes(attention), blocks, blocks > 1 ? "s" : "", lm_attention_block_size(attention),
+               s->peak_blocks, s->blocks_in_use);
+  if (r->count == 1) {
+    return;
+  }
+  (void)printf("shared     %" PRId64 " blocks, %" PRId64 " tokens; copied %" PRId64 ", evicted %" PRId64 " blocks\n",
+               s->shared_blocks, s->shared_tokens, s->copies, s->evictions);
+  (void)printf("preempted  %" PRId64 ", resumed %" PRId64 "; %" PRId64 " tokens computed again\n", s->preemptions,
+               s->resumes, s->recomputed_tokens);
 }
 
 static bool print_text(const report *r) {
@@ -100,7 +137,7 @@ static bool print_text(const report *r) {
                rate(r->stats.prefill_tokens, r->stats.prefill_seconds));
   (void)printf("decode     %" PRId64 " tokens, %.1f tokens/s\n", r->stats.decode_tokens,
                rate(r->stats.decode_tokens, r->stats.decode_seconds));
-  (void)printf("cache      %" PRIu64 " bytes\n", lm_attention_cache_bytes(r->session->attention));
+  print_sharing(r);
   (void)printf("backend    %s, %d thread%s; products by %s\n", lm_attention_backend(r->session->attention),
                r->session->threads, r->session->threads > 1 ? "s" : "", gemm_name());
   (void)printf("precision  %s, cache %s\n", session_compute_name(r->session),

@@ -269,6 +269,47 @@ static void test_seed(void **state) {
   free(other);
 }
 
+/* The cache holds about a fifth of what five prompts come to: the same texts, each by its own draws. */
+static void test_small_cache(void **state) {
+  (void)state;
+  static const char *const extra[] = {"--no-prefix-cache", "--batch-invariant"};
+  for (size_t i = 0; i < 2; i++) {
+    char *expected[5];
+    for (int blocks = 0; blocks < 2; blocks++) {
+      fixture_run(&fix, SAMPLED, "--seed", "7", "--block-size", "8", "--cache-blocks", blocks == 0 ? "60" : "9",
+                  "--prompt", "a prefix that they share: one", "--prompt", "a prefix that they share: two", "--prompt",
+                  "a prefix that they share: one", "--prompt", "hello", "--prompt", "a prefix that they share",
+                  extra[i], NULL);
+      cJSON *answer = parse_answer();
+      assert_true(number(answer, "cache_blocks") == (blocks == 0 ? 60 : 9));
+      assert_true(number(answer, "blocks_in_use") == 0 && number(answer, "peak_blocks") > 0);
+      assert_true((number(answer, "preemptions") > 0) == (blocks == 1));
+      assert_true(number(answer, "resumes") == number(answer, "preemptions"));
+      assert_true((number(answer, "shared_blocks") > 0) == (i == 1));
+      cJSON_Delete(answer);
+      for (int j = 0; j < 5; j++) {
+        if (blocks == 0) {
+          expected[j] = continuation(j);
+        } else {
+          expect_same(expected[j], continuation(j));
+          free(expected[j]);
+        }
+      }
+    }
+  }
+  fixture_run(&fix, GENERATE, "--block-size", "8", "--cache-blocks", "3", "--prompt", "x", "--prompt", "hello", NULL);
+  assert_int_equal(fix.status, 2);
+  assert_true(fixture_one_line(&fix));
+  assert_non_null(
+      strstr(fix.err, "prompt 2 may come to 28 tokens, 4 blocks of 8; the cache has 3 blocks (--cache-blocks)"));
+  fixture_run(&fix, GENERATE, "--block-size", "8", "--cache-blocks", "4", "--prompt", "x", "--prompt", "y", NULL);
+  must_run();
+  assert_non_null(strstr(fix.out, ", 4 blocks of 8 tokens; most in use "));
+  assert_non_null(strstr(fix.out, ", now 0\n"));
+  assert_non_null(strstr(fix.out, "\nshared     0 blocks, 0 tokens; "));
+  assert_non_null(strstr(fix.out, "\npreempted  "));
+}
+
 static void test_filters_at_their_ends(void **state) {
   (void)state;
   fixture_run(&fix, GENERATE, "--json", "--prompt", "hello", NULL);
@@ -413,6 +454,10 @@ static const refusal refusals[] = {
     {"generate", "--top-k", "3", "has no meaning at --temperature 0"},
     {"generate", "--top-p", "0.5", "has no meaning at --temperature 0"},
     {"generate", "--min-p", "0.5", "has no meaning at --temperature 0"},
+    {"generate", "--cache-blocks", "0", "accepted are 1 to "},
+    {"generate", "--cache-blocks", "1e9", "accepted are 1 to "},
+    {"chat", "--cache-blocks", "4", "unknown argument '--cache-blocks'"},
+    {"bench", "--no-prefix-cache", NULL, "unknown argument '--no-prefix-cache'"},
     {"generate", "--compute", "float16", "accepted are float32, bfloat16"},
     {"generate", "--prompt-file", "/nonexistent/x", "--prompt-file '/nonexistent/x' cannot be opened"},
     {"generate", "--prompt-file", "/", "--prompt-file '/' cannot be read"},
@@ -524,11 +569,17 @@ static int tear_down(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_prompt_sources), cmocka_unit_test(test_streaming),
-      cmocka_unit_test(test_seed),           cmocka_unit_test(test_filters_at_their_ends),
-      cmocka_unit_test(test_chat),           cmocka_unit_test(test_perplexity),
-      cmocka_unit_test(test_bench),          cmocka_unit_test(test_bfloat16),
-      cmocka_unit_test(test_refusals),       cmocka_unit_test(test_special_files),
+      cmocka_unit_test(test_prompt_sources),
+      cmocka_unit_test(test_streaming),
+      cmocka_unit_test(test_seed),
+      cmocka_unit_test(test_small_cache),
+      cmocka_unit_test(test_filters_at_their_ends),
+      cmocka_unit_test(test_chat),
+      cmocka_unit_test(test_perplexity),
+      cmocka_unit_test(test_bench),
+      cmocka_unit_test(test_bfloat16),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_special_files),
       cmocka_unit_test(test_help),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
