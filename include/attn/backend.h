@@ -202,6 +202,20 @@ ATTN_API ATTN_NODISCARD attn_status attn_select(const attn_context *context, con
                                                 attn_message *message);
 
 /**
+ * The selector of the calls that have no problem (cache.h, merge.h): the name of the backend that such a call gets with
+ * this `backend` argument. Forcing is as above; without it the first of the device's backends is taken.
+ *
+ * @param backend  the `backend` field of the call's arguments: NULL, "" or "auto" for no choice
+ * @param name     set to static storage on success
+ * @param reason   NULL, or why it, in one line; written on success
+ * @return ATTN_OK; ATTN_E_NULL (context, name); ATTN_E_NAME (unknown name, its source is named); ATTN_E_BACKEND (the
+ *         forced one is not of this device or build).
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_select_call(const attn_context *context, const char *backend,
+                                                     const char **name, char reason[ATTN_REASON_BYTES],
+                                                     attn_message *message);
+
+/**
  * Register a backend from a shared object (declared; not built in yet).
  * @return ATTN_E_UNSUPPORTED until plug-ins are built.
  */

@@ -190,6 +190,16 @@ attn_status attn_select(const attn_context *context, const attn_problem *problem
   return ATTN_OK;
 }
 
+attn_status attn_select_call(const attn_context *context, const char *backend, const char **name,
+                             char reason[ATTN_REASON_BYTES], attn_message *message) {
+  ATTN_CHECK_POINTER(context, "context", message);
+  ATTN_CHECK_POINTER(name, "name", message);
+  const attn_backend *chosen;
+  ATTN_TRY(attn_registry_explain_call(context, backend, &chosen, reason, message));
+  *name = chosen->name;
+  return ATTN_OK;
+}
+
 attn_status attn_backend_register(attn_context *context, const char *path, attn_message *message) {
   (void)context;
   (void)path;

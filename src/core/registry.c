@@ -172,6 +172,11 @@ static attn_status none_able(const attn_context *context, const attn_problem *pr
                    attn_device_kind_name(context->device), used > 0 ? all : "none is built");
 }
 
+static void tell_force(const char *source, char reason[ATTN_REASON_BYTES]) {
+  (void)snprintf(reason, ATTN_REASON_BYTES, "forced by %s",
+                 strcmp(source, "backend") == 0 ? "the backend argument" : source);
+}
+
 attn_status attn_registry_select(const attn_context *context, const attn_problem *problem,
                                  const attn_plan_options *options, const attn_backend **backend,
                                  char reason[ATTN_REASON_BYTES], attn_message *message) {
@@ -183,8 +188,7 @@ attn_status attn_registry_select(const attn_context *context, const attn_problem
     if (!forced->backend->supports(context, problem, options, why)) {
       return attn_fail(message, ATTN_E_BACKEND, "%s: %s cannot serve this problem: %s", source, forced->name, why);
     }
-    (void)snprintf(reason, ATTN_REASON_BYTES, "forced by %s",
-                   strcmp(source, "backend") == 0 ? "the backend argument" : source);
+    tell_force(source, reason);
     *backend = forced->backend;
     return ATTN_OK;
   }
@@ -200,21 +204,33 @@ attn_status attn_registry_select(const attn_context *context, const attn_problem
   return none_able(context, problem, options, message);
 }
 
-attn_status attn_registry_select_call(const attn_context *context, const char *name, const attn_backend **backend,
-                                      attn_message *message) {
+attn_status attn_registry_explain_call(const attn_context *context, const char *name, const attn_backend **backend,
+                                       char *reason, attn_message *message) {
   const attn_registry_row *forced;
   const char *source;
   ATTN_TRY(attn_registry_forced(context, name, &forced, &source, message));
   if (forced != NULL) {
+    if (reason != NULL) {
+      tell_force(source, reason);
+    }
     *backend = forced->backend;
     return ATTN_OK;
   }
   for (size_t i = 0; i < attn_registry_count; i++) {
     if (attn_registry[i].backend != NULL && attn_registry[i].device == context->device) {
+      if (reason != NULL) {
+        (void)snprintf(reason, ATTN_REASON_BYTES, "first of the backends built for %s",
+                       attn_device_kind_name(context->device));
+      }
       *backend = attn_registry[i].backend;
       return ATTN_OK;
     }
   }
   return attn_fail(message, ATTN_E_UNSUPPORTED, "no backend of device %s is built",
                    attn_device_kind_name(context->device));
+}
+
+attn_status attn_registry_select_call(const attn_context *context, const char *name, const attn_backend **backend,
+                                      attn_message *message) {
+  return attn_registry_explain_call(context, name, backend, NULL, message);
 }

@@ -42,4 +42,8 @@ attn_status attn_registry_select(const attn_context *context, const attn_problem
 attn_status attn_registry_select_call(const attn_context *context, const char *name, const attn_backend **backend,
                                       attn_message *message);
 
+/* The same with the reason [ATTN_REASON_BYTES]; NULL: not wanted. */
+attn_status attn_registry_explain_call(const attn_context *context, const char *name, const attn_backend **backend,
+                                       char *reason, attn_message *message);
+
 #endif

@@ -298,6 +298,7 @@ static void dry_run(void **state) {
   long before = calls();
   int bad = attn_explain(context, &s.problem, NULL, NULL, &explanation, NULL) != ATTN_OK;
   bad += attn_select(context, &s.problem, NULL, NULL, &name, NULL) != ATTN_OK;
+  bad += attn_select_call(context, NULL, &name, NULL, NULL) != ATTN_OK;
   bad += attn_problem_check(&s.problem, NULL) != ATTN_OK;
   long made = calls() - before;
   CHECK(bad == 0 && made == 0, "the dry run: %ld allocations", made);

@@ -279,6 +279,35 @@ static void cascade_is_refused_by_name(void **state) {
   desk_close(&d);
 }
 
+/* attn_select_call names what those calls take, and refuses as they do. */
+static void calls_without_a_problem(void **state) {
+  desk d = desk_open();
+  const char *name = "untouched";
+  char reason[ATTN_REASON_BYTES] = "untouched";
+  (void)state;
+  EXPECT_OK(attn_select_call(d.context, NULL, &name, NULL, &why));
+  CHECK(strcmp(name, "CPU_ATTN") == 0, "%s is first", name);
+  EXPECT_OK(attn_select_call(d.context, "auto", &name, reason, &why));
+  CHECK(strcmp(name, "CPU_ATTN") == 0 && strstr(reason, "first") != NULL, "%s: %s", name, reason);
+  EXPECT_OK(attn_select_call(d.context, "REFERENCE", &name, reason, &why));
+  CHECK(strcmp(name, "REFERENCE") == 0 && strstr(reason, "argument") != NULL, "%s: %s", name, reason);
+  setenv("ATTN_BACKEND", "REFERENCE", 1);
+  EXPECT_OK(attn_select_call(d.context, "", &name, reason, &why));
+  CHECK(strcmp(name, "REFERENCE") == 0 && strstr(reason, "ATTN_BACKEND") != NULL, "%s: %s", name, reason);
+  EXPECT_OK(attn_select_call(d.context, "CPU_ATTN", &name, reason, &why));
+  CHECK(strcmp(name, "CPU_ATTN") == 0, "the argument did not beat the variable: %s", name);
+  unsetenv("ATTN_BACKEND");
+  strcpy(reason, "untouched");
+  name = "untouched";
+  EXPECT_STATUS(attn_select_call(d.context, "BOGUS", &name, reason, &why), ATTN_E_NAME, "BOGUS");
+  EXPECT_STATUS(attn_select_call(d.context, "TRITON_ATTN", &name, reason, &why), ATTN_E_BACKEND, "TRITON_ATTN");
+  EXPECT_STATUS(attn_select_call(NULL, NULL, &name, reason, &why), ATTN_E_NULL, "context");
+  EXPECT_STATUS(attn_select_call(d.context, NULL, NULL, reason, &why), ATTN_E_NULL, "name");
+  CHECK(strcmp(name, "untouched") == 0 && strcmp(reason, "untouched") == 0, "a failing call wrote %s, %s", name,
+        reason);
+  desk_close(&d);
+}
+
 static void null_and_size(void **state) {
   desk d = desk_open();
   attn_explanation e = ATTN_EXPLANATION_INIT;
@@ -309,6 +338,7 @@ int main(void) {
       cmocka_unit_test(unknown_names_are_errors),
       cmocka_unit_test(foreign_and_unbuilt_names_are_refused),
       cmocka_unit_test(cache_and_merge_select_too),
+      cmocka_unit_test(calls_without_a_problem),
       cmocka_unit_test(cascade_is_refused_by_name),
       cmocka_unit_test(null_and_size),
   };

@@ -9,4 +9,8 @@
    bad command line. */
 int attn_check_main(int argc, char **argv);
 
+/* What it is for, in a line, and its help page on standard output. */
+extern const char attn_check_purpose[];
+void attn_check_help(void);
+
 #endif

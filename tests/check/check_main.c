@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_main.c: the command line of `attn check`. */
+/* check_main.c: the command line of `attn check`. One table holds all that is known of a flag; the help is printed from
+ * it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,28 +9,97 @@
 #include "check.h"
 #include "check_report.h"
 
-static const char help[] =
-    "usage: attn check [--backend all|NAME] [--cases N] [--seed S] [--case K] [--op all|attention|cache_write|\n"
-    "                  cache_gather|cache_copy|cache_swap|merge] [--threads N] [--jobs N] [--pairs]\n"
-    "                  [--list-options] [--quiet]\n"
-    "                  [--fault NAME|all|list] [--help]\n"
-    "\n"
-    "Runs every backend of this machine on random problems against the numerical contract.\n"
-    "\n"
-    "  --backend NAME   one backend; all (default): every backend that is built\n"
-    "  --cases N        number of cases, default 2000\n"
-    "  --seed S         default 1; a case is a function of its seed and index alone\n"
-    "  --case K         run case K only, as a failure's line says\n"
-    "  --op NAME        only cases of one operation\n"
-    "  --threads N      most threads of a context, default 4; each case draws its own count\n"
-    "  --jobs N         worker processes, default one per processor\n"
-    "  --pairs          print how often each pair of option values was drawn\n"
-    "  --list-options   print the option table and stop\n"
-    "  --quiet          print failures and the last line only\n"
-    "  --fault NAME     test-only build: activate one planted fault (all: each in turn; list: print them) and\n"
-    "                   succeed when a case catches it\n"
-    "\n"
-    "Exit status: 0 every case passed (with --fault: caught), 1 a case failed (a fault was not caught), 2 bad usage.\n";
+const char attn_check_purpose[] = "every backend of this machine against the numerical contract, on random problems";
+
+typedef enum flag_id {
+  FLAG_BACKEND,
+  FLAG_CASES,
+  FLAG_SEED,
+  FLAG_CASE,
+  FLAG_OP,
+  FLAG_THREADS,
+  FLAG_JOBS,
+  FLAG_PAIRS,
+  FLAG_LIST_OPTIONS,
+  FLAG_QUIET,
+  FLAG_JSON,
+  FLAG_FAULT,
+  FLAG_HELP,
+  FLAG_COUNT
+} flag_id;
+
+/* The operations of --op as masks over CHECK_ATTENTION ... CHECK_SWAP. */
+static const struct {
+  const char *name;
+  unsigned ops;
+} operations[] = {
+    {"all", ~0u},
+    {"attention", 1u << CHECK_ATTENTION | 1u << CHECK_ENCODER | 1u << CHECK_CROSS | 1u << CHECK_CROSS_CACHE},
+    {"cache_write", 1u << CHECK_WRITE},
+    {"cache_gather", 1u << CHECK_GATHER},
+    {"cache_copy", 1u << CHECK_COPY},
+    {"cache_swap", 1u << CHECK_SWAP},
+    {"merge", 1u << CHECK_MERGE}};
+
+static const struct {
+  const char *name;
+  const char *value; /* NULL: it takes none */
+  uint64_t low;      /* a number from low to high; high 0: a word */
+  uint64_t high;
+  const char *help;
+} flags[FLAG_COUNT] = {
+    [FLAG_BACKEND] = {"--backend", "NAME", 0, 0, "one backend of `attn info`; all (default): every one that is built"},
+    [FLAG_CASES] = {"--cases", "N", 1, (uint64_t)1 << 40, "number of cases, 1 to 2^40 (default 2000)"},
+    [FLAG_SEED] = {"--seed", "S", 0, UINT64_MAX,
+                   "0 to 2^64 - 1 (default 1); a case is a function of its seed and index alone"},
+    [FLAG_CASE] = {"--case", "K", 0, (uint64_t)1 << 62, "run case K only, as a failure's line says"},
+    [FLAG_OP] = {"--op", "NAME", 0, 0, "only cases of one operation (default all)"},
+    [FLAG_THREADS] = {"--threads", "N", 1, 64,
+                      "most threads of a context, 1 to 64 (default 4); each case draws its own count"},
+    [FLAG_JOBS] = {"--jobs", "N", 1, CHECK_MAX_JOBS, "worker processes, 1 to 64 (default one per processor)"},
+    [FLAG_PAIRS] = {"--pairs", NULL, 0, 0, "print how often each pair of option values was drawn"},
+    [FLAG_LIST_OPTIONS] = {"--list-options", NULL, 0, 0, "print the table that cases are drawn from, and stop"},
+    [FLAG_QUIET] = {"--quiet", NULL, 0, 0, "print failures and the last line only"},
+    [FLAG_JSON] = {"--json", NULL, 0, 0, "print one JSON object instead of text"},
+    [FLAG_FAULT] = {"--fault", "NAME", 0, 0,
+                    "test-only build (attn-faulty): plant one fault, all in turn, or list them; 0 when caught"},
+    [FLAG_HELP] = {"--help", NULL, 0, 0, "this text; also -h"},
+};
+
+static void op_names(char *text, size_t bytes) {
+  text[0] = '\0';
+  for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", " : "", operations[i].name);
+  }
+}
+
+void attn_check_help(void) {
+  char names[160];
+  op_names(names, sizeof names);
+  printf(
+      "attn check: %s\n\n"
+      "Usage:\n"
+      "  attn check [flags]\n\n"
+      "Draws problems with hostile values and lengths, lays them out between guard pages with canaries around what a\n"
+      "call owns, and judges each result by the bounds of the contract (docs/numerics.md). Prints the worst fraction\n"
+      "of the bounds that each backend came to; above 1 fails. A failed case prints the command that repeats it.\n"
+      "--json gives an object: cases, seed, failed, complete, seconds, backends (name, worst_out, worst_lse,\n"
+      "worst_merge_out, worst_merge_lse), pairs, failures (backend, what, repeat; the first %d).\n\n"
+      "Operations: %s.\n\n"
+      "Flags:\n",
+      attn_check_purpose, CHECK_MAX_FAILURES, names);
+  for (int i = 0; i < FLAG_COUNT; i++) {
+    char left[40];
+    snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value != NULL ? flags[i].value : "");
+    printf("  %-22s  %s\n", left, flags[i].help);
+  }
+  puts("\nExamples:\n"
+       "  attn check --cases 200\n"
+       "  attn check --backend CPU_ATTN --op merge --cases 5000 --seed 3 --json\n\n"
+       "Exit status: 0 when every case passed (with --fault: each fault was caught); 1 when one failed; 2 for bad\n"
+       "input, with one line on standard error.");
+}
 
 static int usage(const char *format, const char *what) {
   fputs("attn check: ", stderr);
@@ -49,102 +119,136 @@ static int parse_number(const char *text, uint64_t low, uint64_t high, uint64_t 
   return 1;
 }
 
-/* The operations of --op as a mask over CHECK_ATTENTION ... CHECK_SWAP. */
 static int parse_op(const char *name, unsigned *ops) {
-  const struct {
-    const char *name;
-    unsigned ops;
-  } known[] = {{"all", ~0u},
-               {"attention", 1u << CHECK_ATTENTION | 1u << CHECK_ENCODER | 1u << CHECK_CROSS | 1u << CHECK_CROSS_CACHE},
-               {"cache_write", 1u << CHECK_WRITE},
-               {"cache_gather", 1u << CHECK_GATHER},
-               {"cache_copy", 1u << CHECK_COPY},
-               {"cache_swap", 1u << CHECK_SWAP},
-               {"merge", 1u << CHECK_MERGE}};
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-    if (strcmp(name, known[i].name) == 0) {
-      *ops = known[i].ops;
-      return 1;
+  for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
+    if (strcmp(name, operations[i].name) == 0) {
+      *ops = operations[i].ops;
+      return 0;
     }
+  }
+  char names[160];
+  op_names(names, sizeof names);
+  fprintf(stderr, "attn check: --op '%s' is not accepted: %s\n", name, names);
+  return 2;
+}
+
+/* What a run is told to do, and what is printed in its place. */
+typedef struct wishes {
+  check_settings settings;
+  int help;
+  int list_options;
+} wishes;
+
+static int apply(flag_id id, const char *value, wishes *w) {
+  check_settings *s = &w->settings;
+  uint64_t number = 0;
+  if (flags[id].high != 0 && !parse_number(value, flags[id].low, flags[id].high, &number)) {
+    fprintf(stderr, "attn check: %s '%s' is not accepted: a whole number from %llu to %llu\n", flags[id].name, value,
+            (unsigned long long)flags[id].low, (unsigned long long)flags[id].high);
+    return 2;
+  }
+  switch (id) {
+  case FLAG_BACKEND:
+    s->backend = value;
+    break;
+  case FLAG_CASES:
+    s->cases = number;
+    break;
+  case FLAG_SEED:
+    s->seed = number;
+    break;
+  case FLAG_CASE:
+    s->only = number;
+    s->one_case = 1;
+    break;
+  case FLAG_OP:
+    return parse_op(value, &s->ops);
+  case FLAG_THREADS:
+    s->threads = (int32_t)number;
+    break;
+  case FLAG_JOBS:
+    s->jobs = (int32_t)number;
+    break;
+  case FLAG_PAIRS:
+    s->pairs = 1;
+    break;
+  case FLAG_LIST_OPTIONS:
+    w->list_options = 1;
+    break;
+  case FLAG_QUIET:
+    s->quiet = 1;
+    break;
+  case FLAG_JSON:
+    s->json = 1;
+    break;
+  case FLAG_FAULT:
+    s->fault = value;
+    break;
+  case FLAG_HELP:
+  case FLAG_COUNT:
+    w->help = 1;
+    break;
   }
   return 0;
 }
 
-typedef struct numbered {
-  const char *flag;
-  uint64_t low;
-  uint64_t high;
-  uint64_t *value;
-} numbered;
-
-static int parse(int argc, char **argv, check_settings *s) {
-  uint64_t threads = (uint64_t)s->threads;
-  uint64_t jobs = (uint64_t)s->jobs;
-  const numbered numbers[] = {{"--cases", 1, (uint64_t)1 << 40, &s->cases},
-                              {"--seed", 0, UINT64_MAX, &s->seed},
-                              {"--case", 0, (uint64_t)1 << 62, &s->only},
-                              {"--threads", 1, 64, &threads},
-                              {"--jobs", 1, CHECK_MAX_JOBS, &jobs}};
-  for (int i = 1; i < argc; i++) {
-    const char *flag = argv[i];
-    if (strcmp(flag, "--pairs") == 0) {
-      s->pairs = 1;
-      continue;
-    }
-    if (strcmp(flag, "--quiet") == 0) {
-      s->quiet = 1;
-      continue;
-    }
-    const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-    int known = strcmp(flag, "--backend") == 0 || strcmp(flag, "--op") == 0 || strcmp(flag, "--fault") == 0;
-    const numbered *number = NULL;
-    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
-      number = strcmp(flag, numbers[n].flag) == 0 ? &numbers[n] : number;
-    }
-    if (!known && number == NULL) {
-      return usage("unknown argument '%s' (attn check --help lists what is accepted)", flag);
-    }
-    if (value == NULL) {
-      return usage("%s needs a value", flag);
-    }
+static flag_id find_flag(const char *word) {
+  int i = 0;
+  if (strcmp(word, "-h") == 0) {
+    return FLAG_HELP;
+  }
+  while (i < FLAG_COUNT && strcmp(flags[i].name, word) != 0) {
     i++;
-    if (number != NULL) {
-      if (!parse_number(value, number->low, number->high, number->value)) {
-        fprintf(stderr, "attn check: %s '%s' is not accepted: a whole number from %llu to %llu\n", flag, value,
-                (unsigned long long)number->low, (unsigned long long)number->high);
-        return 2;
+  }
+  return (flag_id)i;
+}
+
+static int parse(int argc, char **argv, wishes *w) {
+  for (int i = 1; i < argc; i++) {
+    flag_id id = find_flag(argv[i]);
+    const char *value = NULL;
+    if (id == FLAG_COUNT) {
+      return usage("unknown argument '%s' (attn check --help lists what is accepted)", argv[i]);
+    }
+    if (flags[id].value != NULL) {
+      value = i + 1 < argc ? argv[++i] : NULL;
+      if (value == NULL) {
+        return usage("%s needs a value", flags[id].name);
       }
-      s->one_case |= strcmp(flag, "--case") == 0;
-    } else if (strcmp(flag, "--backend") == 0) {
-      s->backend = value;
-    } else if (strcmp(flag, "--fault") == 0) {
-      s->fault = value;
-    } else if (!parse_op(value, &s->ops)) {
-      return usage(
-          "--op '%s' is not accepted: all, attention, cache_write, cache_gather, cache_copy, cache_swap or merge",
-          value);
+    }
+    int status = apply(id, value, w);
+    if (status != 0) {
+      return status;
     }
   }
-  s->threads = (int32_t)threads;
-  s->jobs = (int32_t)jobs;
+  if (w->settings.json && w->settings.fault != NULL) {
+    return usage("%s is not used with --fault", "--json");
+  }
   return 0;
+}
+
+static int flush(int status) {
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    fprintf(stderr, "attn check: standard output cannot be written: %s\n", strerror(errno));
+    return 1;
+  }
+  return status;
 }
 
 int attn_check_main(int argc, char **argv) {
-  check_settings settings = {.backend = "all", .cases = 2000, .seed = 1, .ops = ~0u, .threads = 4};
-  settings.jobs = check_default_jobs();
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      fputs(help, stdout);
-      return 0;
-    }
+  wishes w = {.settings = {.backend = "all", .cases = 2000, .seed = 1, .ops = ~0u, .threads = 4}};
+  w.settings.jobs = check_default_jobs();
+  int status = parse(argc, argv, &w);
+  if (status != 0) {
+    return status;
   }
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--list-options") == 0) {
-      check_list_options(stdout);
-      return 0;
-    }
+  if (w.help) {
+    attn_check_help();
+    return flush(0);
   }
-  int status = parse(argc, argv, &settings);
-  return status != 0 ? status : check_execute(&settings);
+  if (w.list_options) {
+    check_list_options(stdout, w.settings.json);
+    return flush(0);
+  }
+  return flush(check_execute(&w.settings));
 }

@@ -233,33 +233,90 @@ void check_print_choice(const check_choice *choice, FILE *file) {
   fputc('\n', file);
 }
 
-void check_list_options(FILE *file) {
-  for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
-    fprintf(file, "%-16s", table[o].name);
-    for (int i = 0; i < num_values((check_option)o); i++) {
-      fprintf(file, " %s:%d", table[o].values[i].name, (int)table[o].values[i].weight);
+static void list_option(check_option o, FILE *file) {
+  fprintf(file, "%-16s", table[o].name);
+  for (int i = 0; i < num_values(o); i++) {
+    fprintf(file, " %s:%d", table[o].values[i].name, (int)table[o].values[i].weight);
+  }
+  fprintf(file, "   for");
+  for (int i = 0; i < num_values(CHECK_OP); i++) {
+    if (applies(o, table[CHECK_OP].values[i].number)) {
+      fprintf(file, " %s", table[CHECK_OP].values[i].name);
     }
-    fprintf(file, "   for");
-    for (int i = 0; i < num_values(CHECK_OP); i++) {
-      if (applies((check_option)o, table[CHECK_OP].values[i].number)) {
-        fprintf(file, " %s", table[CHECK_OP].values[i].name);
+  }
+  fputc('\n', file);
+}
+
+static void write_option(check_option o, json_writer *w) {
+  json_line(w);
+  json_object(w, NULL);
+  json_string(w, "name", table[o].name);
+  json_object(w, "weights");
+  for (int i = 0; i < num_values(o); i++) {
+    json_integer(w, table[o].values[i].name, table[o].values[i].weight);
+  }
+  json_end(w);
+  json_array(w, "operations");
+  for (int i = 0; i < num_values(CHECK_OP); i++) {
+    if (applies(o, table[CHECK_OP].values[i].number)) {
+      json_string(w, NULL, table[CHECK_OP].values[i].name);
+    }
+  }
+  json_end(w);
+  json_end(w);
+}
+
+/* The values of two options that exclude each other. */
+static void list_exclusions(check_option a, check_option b, FILE *file, json_writer *w) {
+  for (int i = 0; i < num_values(a); i++) {
+    for (int j = 0; j < num_values(b); j++) {
+      const exclusion *e = excluded(a, table[a].values[i].number, b, table[b].values[j].number);
+      char first[64];
+      char second[64];
+      if (e == NULL) {
+        continue;
       }
+      snprintf(first, sizeof first, "%s=%s", table[a].name, table[a].values[i].name);
+      snprintf(second, sizeof second, "%s=%s", table[b].name, table[b].values[j].name);
+      if (w == NULL) {
+        fprintf(file, "exclusive: %s with %s: %s\n", first, second, e->why);
+        continue;
+      }
+      json_line(w);
+      json_object(w, NULL);
+      json_string(w, "first", first);
+      json_string(w, "second", second);
+      json_string(w, "why", e->why);
+      json_end(w);
     }
-    fputc('\n', file);
+  }
+}
+
+void check_list_options(FILE *file, int json) {
+  json_writer w;
+  json_start(&w, file);
+  if (json) {
+    json_object(&w, NULL);
+    json_array(&w, "options");
+  }
+  for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
+    if (json) {
+      write_option((check_option)o, &w);
+    } else {
+      list_option((check_option)o, file);
+    }
+  }
+  if (json) {
+    json_end(&w);
+    json_array(&w, "exclusions");
   }
   for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
     for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
-      for (int i = 0; i < num_values((check_option)a); i++) {
-        for (int j = 0; j < num_values((check_option)b); j++) {
-          const exclusion *e =
-              excluded((check_option)a, table[a].values[i].number, (check_option)b, table[b].values[j].number);
-          if (e != NULL) {
-            fprintf(file, "exclusive: %s=%s with %s=%s: %s\n", table[a].name, table[a].values[i].name, table[b].name,
-                    table[b].values[j].name, e->why);
-          }
-        }
-      }
+      list_exclusions((check_option)a, (check_option)b, file, json ? &w : NULL);
     }
+  }
+  if (json) {
+    json_finish(&w);
   }
 }
 
@@ -302,34 +359,82 @@ static int possible(check_option a, int i, check_option b, int j) {
   return 0;
 }
 
-void check_pairs_print(const check_pairs *pairs, FILE *file, int all) {
-  int64_t num_pairs = 0;
-  int64_t least = INT64_MAX;
-  char rarest[160] = "";
-  for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
-    for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
-      for (int i = 0; i < num_values((check_option)a); i++) {
-        for (int j = 0; j < num_values((check_option)b); j++) {
-          if (!possible((check_option)a, i, (check_option)b, j)) {
-            continue;
-          }
-          int64_t count = pairs->count[a][b][i][j];
-          num_pairs++;
-          if (all) {
-            fprintf(file, "pair %8lld  %s=%s  %s=%s\n", (long long)count, table[a].name, table[a].values[i].name,
-                    table[b].name, table[b].values[j].name);
-          }
-          if (count < least) {
-            least = count;
-            snprintf(rarest, sizeof rarest, "%s=%s with %s=%s", table[a].name, table[a].values[i].name, table[b].name,
-                     table[b].values[j].name);
-          }
-        }
+/* One pair of values with its count. */
+typedef struct pair_row {
+  check_option a;
+  check_option b;
+  int i;
+  int j;
+  int64_t count;
+} pair_row;
+
+static void spell(check_option option, int i, char *text, size_t bytes) {
+  snprintf(text, bytes, "%s=%s", table[option].name, table[option].values[i].name);
+}
+
+static void print_pair(const pair_row *row, json_writer *w) {
+  char first[64];
+  char second[64];
+  spell(row->a, row->i, first, sizeof first);
+  spell(row->b, row->j, second, sizeof second);
+  if (w == NULL) {
+    printf("pair %8lld  %s  %s\n", (long long)row->count, first, second);
+    return;
+  }
+  json_line(w);
+  json_object(w, NULL);
+  json_string(w, "first", first);
+  json_string(w, "second", second);
+  json_integer(w, "count", row->count);
+  json_end(w);
+}
+
+/* Visit the pairs of two options; the rarest so far stays in *rarest. */
+static int64_t print_pairs_of(const check_pairs *pairs, check_option a, check_option b, int all, pair_row *rarest,
+                              json_writer *w) {
+  int64_t found = 0;
+  for (int i = 0; i < num_values(a); i++) {
+    for (int j = 0; j < num_values(b); j++) {
+      pair_row row = {a, b, i, j, pairs->count[a][b][i][j]};
+      if (!possible(a, i, b, j)) {
+        continue;
       }
+      found++;
+      if (all) {
+        print_pair(&row, w);
+      }
+      *rarest = row.count < rarest->count ? row : *rarest;
     }
   }
-  fprintf(file,
-          "pairs of option values: %lld not declared exclusive; drawn least often: %lld times (%s); 20,000 cases draw "
-          "each 20 times or more\n",
-          (long long)num_pairs, (long long)least, rarest);
+  return found;
+}
+
+void check_pairs_print(const check_pairs *pairs, int all, json_writer *w) {
+  int64_t found = 0;
+  pair_row rarest = {CHECK_OP, CHECK_OP, 0, 0, INT64_MAX};
+  if (w != NULL) {
+    json_object(w, "pairs");
+    json_array(w, "drawn");
+  }
+  for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
+    for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
+      found += print_pairs_of(pairs, (check_option)a, (check_option)b, all, &rarest, w);
+    }
+  }
+  char first[64];
+  char second[64];
+  spell(rarest.a, rarest.i, first, sizeof first);
+  spell(rarest.b, rarest.j, second, sizeof second);
+  if (w == NULL) {
+    printf("pairs of option values: %lld not declared exclusive; drawn least often: %lld times (%s with %s); 20,000 "
+           "cases draw each 20 times or more\n",
+           (long long)found, (long long)rarest.count, first, second);
+    return;
+  }
+  json_end(w);
+  json_integer(w, "possible", found);
+  json_integer(w, "least", rarest.count);
+  json_string(w, "rarest_first", first);
+  json_string(w, "rarest_second", second);
+  json_end(w);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "check_rng.h"
+#include "json_write.h"
 
 typedef enum check_option {
   CHECK_OP,
@@ -143,15 +144,16 @@ const char *check_value_name(const check_choice *choice, check_option option);
 /* Print every option that applies as name=value, on one line. */
 void check_print_choice(const check_choice *choice, FILE *file);
 
-/* Print the table: every option with its values, weights and exclusions. */
-void check_list_options(FILE *file);
+/* Print the table: every option with its values, weights and exclusions, as text or as one JSON object. */
+void check_list_options(FILE *file, int json);
 
 /* How often each pair of values was drawn. The counter is opaque; NULL when memory is short. */
 typedef struct check_pairs check_pairs;
 check_pairs *check_pairs_new(void);
 void check_pairs_add(check_pairs *pairs, const check_choice *choice);
-/* Print every pair that can be drawn with its count if `all`, then the number of pairs and the rarest. */
-void check_pairs_print(const check_pairs *pairs, FILE *file, int all);
+/* Every pair that can be drawn with its count if `all`, then the number of pairs and the rarest: as text on standard
+   output, or (w) as the member "pairs" of the open JSON object. */
+void check_pairs_print(const check_pairs *pairs, int all, json_writer *w);
 void check_pairs_free(check_pairs *pairs);
 
 #endif

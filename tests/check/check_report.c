@@ -56,7 +56,7 @@ static void start_shared(const check_settings *s, check_shared *shared) {
   }
 }
 
-static int print_pairs(const check_settings *s, const check_shared *shared) {
+static int print_pairs(const check_settings *s, const check_shared *shared, json_writer *w) {
   check_pairs *pairs = check_pairs_new();
   if (pairs == NULL) {
     fputs("attn check: out of memory\n", stderr);
@@ -69,7 +69,7 @@ static int print_pairs(const check_settings *s, const check_shared *shared) {
       check_pairs_add(pairs, &c.choice);
     }
   }
-  check_pairs_print(pairs, stdout, s->pairs);
+  check_pairs_print(pairs, s->pairs, w);
   check_pairs_free(pairs);
   return 1;
 }
@@ -78,19 +78,58 @@ static double larger(double a, double b) {
   return a > b ? a : b;
 }
 
+/* Of all workers. */
+static check_worst worst_of(const check_settings *s, const check_shared *shared, int backend) {
+  check_worst worst = {0.0, 0.0, 0.0, 0.0};
+  for (int32_t w = 0; w < s->jobs; w++) {
+    const check_worst *one = &shared->worst[w][backend];
+    worst.out = larger(worst.out, one->out);
+    worst.lse = larger(worst.lse, one->lse);
+    worst.merge_out = larger(worst.merge_out, one->merge_out);
+    worst.merge_lse = larger(worst.merge_lse, one->merge_lse);
+  }
+  return worst;
+}
+
 static void print_worst(const check_settings *s, const check_env *env, const check_shared *shared) {
   for (int b = 0; b < env->num_backends; b++) {
-    check_worst worst = {0.0, 0.0, 0.0, 0.0};
-    for (int32_t w = 0; w < s->jobs; w++) {
-      const check_worst *one = &shared->worst[w][b];
-      worst.out = larger(worst.out, one->out);
-      worst.lse = larger(worst.lse, one->lse);
-      worst.merge_out = larger(worst.merge_out, one->merge_out);
-      worst.merge_lse = larger(worst.merge_lse, one->merge_lse);
-    }
+    check_worst worst = worst_of(s, shared, b);
     printf("%-12s worst fraction of the bounds: attention out %.3f, lse %.3f; merge out %.3f, lse %.3f\n",
            env->backends[b], worst.out, worst.lse, worst.merge_out, worst.merge_lse);
   }
+}
+
+static void write_backends(const check_settings *s, const check_env *env, const check_shared *shared, json_writer *w) {
+  json_array(w, "backends");
+  for (int b = 0; b < env->num_backends; b++) {
+    check_worst worst = worst_of(s, shared, b);
+    json_line(w);
+    json_object(w, NULL);
+    json_string(w, "name", env->backends[b]);
+    json_number(w, "worst_out", worst.out, 6);
+    json_number(w, "worst_lse", worst.lse, 6);
+    json_number(w, "worst_merge_out", worst.merge_out, 6);
+    json_number(w, "worst_merge_lse", worst.merge_lse, 6);
+    json_end(w);
+  }
+  json_end(w);
+}
+
+static void write_failures(const check_settings *s, const check_shared *shared, json_writer *w) {
+  uint32_t kept = atomic_load(&shared->num_kept);
+  json_array(w, "failures");
+  for (uint32_t i = 0; i < kept && i < CHECK_MAX_FAILURES; i++) {
+    const check_failure *failure = &shared->kept[i];
+    char repeat[CHECK_FAILURE_BYTES];
+    check_repeat_line(s, failure->index, repeat, sizeof repeat);
+    json_line(w);
+    json_object(w, NULL);
+    json_string(w, "backend", failure->backend[0] != '\0' ? failure->backend : NULL);
+    json_string(w, "what", failure->what);
+    json_string(w, "repeat", failure->index == CHECK_NO_CASE ? NULL : repeat);
+    json_end(w);
+  }
+  json_end(w);
 }
 
 static double seconds(void) {
@@ -112,24 +151,47 @@ static void print_case(const check_settings *s) {
   putchar('\n');
 }
 
-static int run_cases(const check_settings *s, check_env *env, check_shared *shared) {
-  double start = seconds();
-  start_shared(s, shared);
-  if (s->one_case && !s->quiet) {
-    print_case(s);
-  }
-  int complete = check_run_workers(s, env, shared);
-  uint64_t failed = atomic_load(&shared->failed);
+/* The whole run as one object; 0 without memory. */
+static int print_json(const check_settings *s, const check_env *env, const check_shared *shared, int complete,
+                      double spent) {
+  json_writer w;
+  json_start(&w, stdout);
+  json_object(&w, NULL);
+  json_unsigned(&w, "cases", atomic_load(&shared->done));
+  json_unsigned(&w, "seed", s->seed);
+  json_unsigned(&w, "failed", atomic_load(&shared->failed));
+  json_boolean(&w, "complete", complete);
+  json_number(&w, "seconds", spent, 4);
+  write_backends(s, env, shared, &w);
+  int written = s->one_case || print_pairs(s, shared, &w);
+  write_failures(s, shared, &w);
+  json_finish(&w);
+  return written;
+}
+
+static int print_text(const check_settings *s, const check_env *env, const check_shared *shared, int complete,
+                      double spent) {
   if (!s->quiet) {
-    if (!s->one_case && !print_pairs(s, shared)) {
-      return 1;
+    if (!s->one_case && !print_pairs(s, shared, NULL)) {
+      return 0;
     }
     print_worst(s, env, shared);
   }
   printf("attn check: %llu cases, seed %llu, %llu failed, %.1f s%s\n", (unsigned long long)atomic_load(&shared->done),
-         (unsigned long long)s->seed, (unsigned long long)failed, seconds() - start,
+         (unsigned long long)s->seed, (unsigned long long)atomic_load(&shared->failed), spent,
          complete ? "" : "; not all cases could be run");
-  return failed == 0 && complete ? 0 : 1;
+  return 1;
+}
+
+static int run_cases(const check_settings *s, check_env *env, check_shared *shared) {
+  double start = seconds();
+  start_shared(s, shared);
+  if (s->one_case && !s->quiet && !s->json) {
+    print_case(s);
+  }
+  int complete = check_run_workers(s, env, shared);
+  int printed = (s->json ? print_json : print_text)(s, env, shared, complete, seconds() - start);
+  return printed && complete && atomic_load(&shared->failed) == 0 ? 0 : 1;
 }
 
 #if defined(ATTN_TEST_FAULTS) && ATTN_TEST_FAULTS

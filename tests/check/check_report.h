@@ -22,6 +22,7 @@ typedef struct check_settings {
   int one_case;
   int pairs;
   int quiet;
+  int json; /* one JSON object on standard output; failures are in it instead of lines of their own */
 } check_settings;
 
 /* Worker processes that suit this machine. */
@@ -29,6 +30,16 @@ int32_t check_default_jobs(void);
 
 /* Run as the settings say; the exit status. */
 int check_execute(const check_settings *settings);
+
+#define CHECK_MAX_FAILURES 64
+#define CHECK_NO_CASE UINT64_MAX
+
+/* A failure, kept for the report. */
+typedef struct check_failure {
+  uint64_t index; /* CHECK_NO_CASE: after a worker's last case */
+  char backend[32];
+  char what[CHECK_FAILURE_BYTES];
+} check_failure;
 
 /* What all workers of a run know of each other. Lies in shared memory. */
 typedef struct check_shared {
@@ -40,7 +51,12 @@ typedef struct check_shared {
   _Atomic int stop;                         /* no new cases: a fault was caught */
   _Atomic uint64_t running[CHECK_MAX_JOBS]; /* index in work, UINT64_MAX: none */
   check_worst worst[CHECK_MAX_JOBS][CHECK_MAX_BACKENDS];
+  _Atomic uint32_t num_kept; /* failures met; the first CHECK_MAX_FAILURES are kept */
+  check_failure kept[CHECK_MAX_FAILURES];
 } check_shared;
+
+/* The command line that repeats a case. */
+void check_repeat_line(const check_settings *settings, uint64_t index, char *line, size_t bytes);
 
 /* Run the indices of `shared` in worker processes: a crash or hang is a failed case and the run goes on. */
 int check_run_workers(const check_settings *settings, const check_env *model_env, check_shared *shared);

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check_report.h"
+#include "progress.h"
 
 #define WATCHDOG_SECONDS 120u
 
@@ -21,20 +23,46 @@ static void note_failure(check_shared *shared, uint64_t index) {
   }
 }
 
+void check_repeat_line(const check_settings *s, uint64_t index, char *line, size_t bytes) {
+  snprintf(line, bytes, "attn check --backend %s --seed %llu --case %llu%s%s", s->backend, (unsigned long long)s->seed,
+           (unsigned long long)index, s->fault != NULL ? " --fault " : "", s->fault != NULL ? s->fault : "");
+}
+
 /* One line: what differed and the command that repeats it. */
-static void print_failure(const check_settings *s, uint64_t index, const char *backend, const char *what) {
+static void print_failure(const check_settings *s, const check_failure *failure) {
   check_case c;
-  check_case_draw(&c, s->seed, index);
-  char line[2 * CHECK_FAILURE_BYTES];
-  int bytes = snprintf(line, sizeof line,
-                       "FAIL case %llu (%s%s%s): %s   [repeat: attn check --backend %s --seed %llu "
-                       "--case %llu%s%s]\n",
-                       (unsigned long long)index, check_value_name(&c.choice, CHECK_OP), backend[0] ? ", " : "",
-                       backend, what, s->backend, (unsigned long long)s->seed, (unsigned long long)index,
-                       s->fault != NULL ? " --fault " : "", s->fault != NULL ? s->fault : "");
+  char repeat[CHECK_FAILURE_BYTES];
+  char line[3 * CHECK_FAILURE_BYTES];
+  check_case_draw(&c, s->seed, failure->index);
+  check_repeat_line(s, failure->index, repeat, sizeof repeat);
+  int bytes = snprintf(line, sizeof line, "FAIL case %llu (%s%s%s): %s   [repeat: %s]\n",
+                       (unsigned long long)failure->index, check_value_name(&c.choice, CHECK_OP),
+                       failure->backend[0] ? ", " : "", failure->backend, failure->what, repeat);
   size_t length = bytes < (int)sizeof line ? (size_t)bytes : sizeof line - 1;
-  if (s->fault == NULL && write(STDOUT_FILENO, line, length) < 0) {
+  progress_erase();
+  if (write(STDOUT_FILENO, line, length) < 0) {
     return;
+  }
+}
+
+/* Keep it for a report in JSON, or say it at once. A planted fault's failure is what was hoped for: not told. */
+static void tell_failure(const check_settings *s, check_shared *shared, uint64_t index, const char *backend,
+                         const char *what) {
+  check_failure failure = {.index = index};
+  if (s->fault != NULL) {
+    return;
+  }
+  snprintf(failure.backend, sizeof failure.backend, "%s", backend);
+  snprintf(failure.what, sizeof failure.what, "%s", what);
+  uint32_t place = atomic_fetch_add(&shared->num_kept, 1);
+  if (place < CHECK_MAX_FAILURES) {
+    shared->kept[place] = failure;
+  }
+  if (!s->json && index != CHECK_NO_CASE) {
+    print_failure(s, &failure);
+  } else if (!s->json) {
+    progress_erase();
+    fprintf(stdout, "FAIL %s\n", what);
   }
 }
 
@@ -56,7 +84,7 @@ static void run_indices(const check_settings *s, check_env *env, check_shared *s
     atomic_store(&shared->running[worker], index);
     alarm(WATCHDOG_SECONDS);
     if (!check_run_case(env, &c)) {
-      print_failure(s, index, env->backend < env->num_backends ? env->backends[env->backend] : "", env->failure);
+      tell_failure(s, shared, index, env->backend < env->num_backends ? env->backends[env->backend] : "", env->failure);
       note_failure(shared, index);
       if (s->fault != NULL) {
         atomic_store(&shared->stop, 1);
@@ -100,14 +128,16 @@ static int worker_ended(const check_settings *s, check_shared *shared, int worke
     return 1;
   }
   char what[128];
+  char line[192];
   describe_end(status, what, sizeof what);
   atomic_store(&shared->running[worker], UINT64_MAX);
   if (index == UINT64_MAX) { /* after its last case: a leak, for instance */
-    fprintf(stdout, "FAIL after the last case of worker %d: %s\n", worker, what);
+    snprintf(line, sizeof line, "after the last case of worker %d: %s", worker, what);
+    tell_failure(s, shared, CHECK_NO_CASE, "", line);
     atomic_fetch_add(&shared->failed, 1);
     return 1;
   }
-  print_failure(s, index, "", what);
+  tell_failure(s, shared, index, "", what);
   note_failure(shared, index);
   atomic_fetch_add(&shared->done, 1);
   if (s->fault != NULL) {
@@ -116,10 +146,27 @@ static int worker_ended(const check_settings *s, check_shared *shared, int worke
   return 0;
 }
 
+/* Wait for a worker to end; on a terminal, tell how far the run is. */
+static pid_t wait_for_one(const check_settings *s, const check_shared *shared, progress *p, int *status) {
+  const struct timespec pause = {0, 50000000};
+  uint64_t total = s->one_case ? 1 : s->cases;
+  pid_t pid = 0;
+  while (p->active && (pid = waitpid(-1, status, WNOHANG)) == 0) {
+    uint64_t done = atomic_load(&shared->done);
+    progress_show(p, "attn check: %llu of %llu cases, %llu failed, %.0f s left", (unsigned long long)done,
+                  (unsigned long long)total, (unsigned long long)atomic_load(&shared->failed),
+                  progress_left(p, (double)done, (double)total));
+    nanosleep(&pause, NULL);
+  }
+  return p->active ? pid : wait(status);
+}
+
 int check_run_workers(const check_settings *s, const check_env *model_env, check_shared *shared) {
   pid_t pids[CHECK_MAX_JOBS];
   int32_t jobs = s->one_case ? 1 : s->jobs;
   int32_t alive = 0;
+  progress p;
+  progress_start(&p);
   for (int32_t w = 0; w < jobs; w++) {
     atomic_store(&shared->running[w], UINT64_MAX);
     pids[w] = start_worker(s, model_env, shared, w);
@@ -127,7 +174,7 @@ int check_run_workers(const check_settings *s, const check_env *model_env, check
   }
   while (alive > 0) {
     int status = 0;
-    pid_t pid = wait(&status);
+    pid_t pid = wait_for_one(s, shared, &p, &status);
     if (pid < 0 && errno != EINTR) {
       break;
     }
@@ -142,5 +189,6 @@ int check_run_workers(const check_settings *s, const check_env *model_env, check
       alive -= pids[w] <= 0;
     }
   }
+  progress_hide(&p);
   return atomic_load(&shared->next) >= shared->end || atomic_load(&shared->stop);
 }

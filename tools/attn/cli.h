@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "attn/attn.h"
+#include "json_write.h"
 
 #if defined(__GNUC__)
 #define CLI_PRINTF(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
@@ -68,6 +69,7 @@ typedef struct cli_options {
   int poison;
   int describe;
   int matrix;
+  int json;
   int help;
   char *words[CLI_MAX_WORDS]; /* explain: the NAME=VALUE arguments */
   size_t num_words;
@@ -83,12 +85,20 @@ int cli_make_context(const cli_options *options, attn_context **context, cli_rep
 
 /* The help page of a command ("" for the tool) on standard output; 0 when there is no such command. */
 int cli_print_help(const char *command);
+/* Its rows for the command's flags (one of CLI_FOR_*), and one row: a flag or command, and what it is. */
+void cli_print_flags(int command);
+void cli_print_help_row(const char *left, const char *help);
+/* The names of all commands with commas. */
+void cli_command_names(char *text, size_t bytes);
 
 int cli_run_command(int argc, char **argv);
 int cli_explain_command(int argc, char **argv);
 int cli_info_command(int argc, char **argv);
 
-/* The support matrix of this build as Markdown, asked from the library backend by backend. */
-int cli_print_matrix(const attn_context *context, cli_report *report);
+/* What a context is, as members of the open JSON object. */
+void cli_write_device(const attn_context_info *info, json_writer *w);
+
+/* The support matrix of this build, asked from the library backend by backend: as Markdown or JSON. */
+int cli_print_matrix(const attn_context *context, int json, cli_report *report);
 
 #endif

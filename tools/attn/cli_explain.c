@@ -3,14 +3,61 @@
    taken. Calls without a plan (cache_write, cache_gather, merge) take the device's first backend or the forced one. */
 #include <string.h>
 
+#include "json_write.h"
 #include "run.h"
 
-static void print_rows(const attn_explanation *answer) {
+static void print_text(const char *op, const attn_explanation *answer) {
+  printf("op: %s\n", op);
+  printf("pick: %s\n", answer->pick[0] != '\0' ? answer->pick : "none");
+  printf("reason: %s\n", answer->reason);
+  if (answer->status == ATTN_OK) {
+    printf("workspace_bytes: %llu\n", (unsigned long long)answer->workspace_bytes);
+    printf("excess_workspace_bytes: %llu\n", (unsigned long long)answer->excess_workspace_bytes);
+    printf("on_chip_bytes: %llu\n", (unsigned long long)answer->on_chip_bytes);
+    printf("block_size: %d\n", (int)answer->block_size);
+    printf("preferred_block_size: %d\n", (int)answer->preferred_block_size);
+    printf("splits: %d\n", (int)answer->max_splits);
+  }
   puts("backends:");
   for (int32_t i = 0; i < answer->num_rows && i < ATTN_EXPLAIN_ROWS; ++i) {
     printf("  %-16s %-10s %s\n", answer->rows[i].backend, attn_verdict_name(answer->rows[i].verdict),
            answer->rows[i].reason);
   }
+}
+
+static void print_json(const char *op, const attn_explanation *answer) {
+  json_writer w;
+  json_start(&w, stdout);
+  json_object(&w, NULL);
+  json_string(&w, "op", op);
+  json_string(&w, "pick", answer->pick[0] != '\0' ? answer->pick : NULL);
+  json_string(&w, "reason", answer->reason);
+  if (answer->status == ATTN_OK) {
+    json_unsigned(&w, "workspace_bytes", answer->workspace_bytes);
+    json_unsigned(&w, "excess_workspace_bytes", answer->excess_workspace_bytes);
+    json_unsigned(&w, "on_chip_bytes", answer->on_chip_bytes);
+    json_integer(&w, "block_size", answer->block_size);
+    json_integer(&w, "preferred_block_size", answer->preferred_block_size);
+    json_integer(&w, "splits", answer->max_splits);
+  }
+  json_array(&w, "backends");
+  for (int32_t i = 0; i < answer->num_rows && i < ATTN_EXPLAIN_ROWS; ++i) {
+    json_line(&w);
+    json_object(&w, NULL);
+    json_string(&w, "name", answer->rows[i].backend);
+    json_string(&w, "verdict", attn_verdict_name(answer->rows[i].verdict));
+    json_string(&w, "reason", answer->rows[i].reason);
+    json_end(&w);
+  }
+  json_finish(&w);
+}
+
+/* Print the answer; its status is the command's. */
+static int print_answer(const cli_options *flags, const char *op, const attn_explanation *answer, cli_report *report) {
+  attn_message message = {answer->status, ""};
+  (flags->json ? print_json : print_text)(op, answer);
+  snprintf(message.text, sizeof(message.text), "%s", answer->reason);
+  return cli_library(report, answer->status, &message);
 }
 
 static int explain_attention(const attn_context *context, const cli_options *flags, const request *parsed,
@@ -27,65 +74,44 @@ static int explain_attention(const attn_context *context, const cli_options *fla
   request_limits(parsed, &limits);
   request_plan_options(parsed, flags, &options);
   code = cli_library(report, attn_explain(context, &problem, &limits, &options, &answer, &message), &message);
-  if (code != CLI_OK) {
-    return code;
-  }
-  printf("op: %s\n", parsed->op->name);
-  printf("pick: %s\n", answer.pick[0] != '\0' ? answer.pick : "none");
-  printf("reason: %s\n", answer.reason);
-  if (answer.status == ATTN_OK) {
-    printf("workspace_bytes: %llu\n", (unsigned long long)answer.workspace_bytes);
-    printf("excess_workspace_bytes: %llu\n", (unsigned long long)answer.excess_workspace_bytes);
-    printf("on_chip_bytes: %llu\n", (unsigned long long)answer.on_chip_bytes);
-    printf("block_size: %d\n", (int)answer.block_size);
-    printf("preferred_block_size: %d\n", (int)answer.preferred_block_size);
-    printf("splits: %d\n", (int)answer.max_splits);
-  }
-  print_rows(&answer);
-  if (answer.status == ATTN_OK) {
-    return CLI_OK;
-  }
-  snprintf(message.text, sizeof(message.text), "%s", answer.reason);
-  return cli_library(report, answer.status, &message);
+  return code == CLI_OK ? print_answer(flags, parsed->op->name, &answer, report) : code;
 }
 
-/* A call without a plan: any built backend of the device can do it. */
+/* One name of the registry for a call without a plan: any built backend of the device can do it. */
+static void judge_name(const attn_backend_info *info, attn_device_kind device, const attn_explanation *answer,
+                       attn_explain_row *row) {
+  int here = info->built && info->device == device;
+  const char *part = info->plays[0] != '\0' ? info->plays : "nothing built yet";
+  row->backend = info->name;
+  row->verdict = info->foreign                           ? ATTN_VERDICT_FOREIGN
+                 : !here                                 ? ATTN_VERDICT_NOT_BUILT
+                 : strcmp(info->name, answer->pick) == 0 ? ATTN_VERDICT_TAKEN
+                                                         : ATTN_VERDICT_ABLE;
+  snprintf(row->reason, sizeof(row->reason), "%s%s", info->foreign ? "its part here is played by " : "",
+           info->foreign ? part : info->summary);
+}
+
 static int explain_call(const attn_context *context, const cli_options *flags, const request *parsed,
                         cli_report *report) {
   attn_context_info device = ATTN_CONTEXT_INFO_INIT;
   attn_message message;
   attn_backend_info info;
-  char pick[32];
-  char reason[ATTN_REASON_BYTES];
+  attn_explanation answer = ATTN_EXPLANATION_INIT;
+  const char *name = "";
   int code = cli_library(report, attn_context_get_info(context, &device, &message), &message);
   if (code != CLI_OK) {
     return code;
   }
-  run_name_backend(context, flags, pick, sizeof(pick), reason, sizeof(reason));
-  int able = 0;
-  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
-    able |= strcmp(info.name, pick) == 0 && info.built && info.device == device.device;
+  answer.status = attn_select_call(context, flags->backend, &name, answer.reason, &message);
+  answer.block_size = answer.preferred_block_size = parsed->block_size;
+  snprintf(answer.pick, sizeof(answer.pick), "%s", name);
+  if (answer.status != ATTN_OK) {
+    snprintf(answer.reason, sizeof(answer.reason), "%.*s", (int)sizeof(answer.reason) - 1, message.text);
   }
-  printf("op: %s\npick: %s\nreason: %s\n", parsed->op->name, able ? pick : "none", reason);
-  printf("workspace_bytes: 0\nexcess_workspace_bytes: 0\non_chip_bytes: 0\nblock_size: %d\nsplits: 0\nbackends:\n",
-         (int)parsed->block_size);
-  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
-    int here = info.built && info.device == device.device;
-    attn_verdict verdict = info.foreign                   ? ATTN_VERDICT_FOREIGN
-                           : !here                        ? ATTN_VERDICT_NOT_BUILT
-                           : strcmp(info.name, pick) == 0 ? ATTN_VERDICT_TAKEN
-                                                          : ATTN_VERDICT_ABLE;
-    const char *part = info.plays[0] != '\0' ? info.plays : "nothing built yet";
-    printf("  %-16s %-10s %s%s\n", info.name, attn_verdict_name(verdict),
-           info.foreign ? "its part here is played by " : "", info.foreign ? part : info.summary);
+  for (size_t i = 0; answer.num_rows < ATTN_EXPLAIN_ROWS && attn_backend_get(i, &info); ++i) {
+    judge_name(&info, device.device, &answer, &answer.rows[answer.num_rows++]);
   }
-  if (!able) {
-    return cli_fail(report, CLI_BAD_INPUT,
-                    "backend %.32s cannot be taken (%s); accepted: auto or a built one of the "
-                    "list",
-                    pick, reason);
-  }
-  return CLI_OK;
+  return print_answer(flags, parsed->op->name, &answer, report);
 }
 
 static int explain_request(const cli_options *flags, request *parsed, cli_report *report) {

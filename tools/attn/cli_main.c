@@ -4,22 +4,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "check.h"
 #include "cli.h"
-
-#if defined(__has_include)
-#if __has_include("../../tests/check/check.h")
-#include "../../tests/check/check.h"
-#define CLI_HAVE_CHECK 1
-#endif
-#endif
-
-#ifndef CLI_HAVE_CHECK
-static int attn_check_main(int argc, char **argv) {
-  (void)argc, (void)argv;
-  cli_report report;
-  return cli_print_failure("attn check", &report, cli_fail(&report, CLI_BAD_INPUT, "not in this build"));
-}
-#endif
 
 static const struct {
   const char *name;
@@ -43,18 +29,17 @@ int main(int argc, char **argv) {
     printf("attn %s\n", attn_version());
     return cli_flush("attn");
   }
+  cli_report report;
+  char names[128];
+  cli_command_names(names, sizeof(names));
   if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
-    if (argc > 2 && !cli_print_help(argv[2])) {
-      cli_report report;
-      cli_fail(&report, CLI_BAD_INPUT, "%.64s is no command; accepted: info, explain, check, run", argv[2]);
+    const char *command = argc > 2 ? argv[2] : "";
+    if (!cli_print_help(command)) {
+      cli_fail(&report, CLI_BAD_INPUT, "%.64s is no command; accepted: %s", command, names);
       return cli_print_failure("attn", &report, CLI_BAD_INPUT);
-    }
-    if (argc <= 2) {
-      cli_print_help("");
     }
     return cli_flush("attn");
   }
-  cli_report report;
-  cli_fail(&report, CLI_BAD_INPUT, "%.64s is no command; accepted: info, explain, check, run, --help, --version", word);
+  cli_fail(&report, CLI_BAD_INPUT, "%.64s is no command; accepted: %s, --help, --version", word, names);
   return cli_print_failure("attn", &report, CLI_BAD_INPUT);
 }

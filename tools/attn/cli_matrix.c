@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `attn info --matrix`: each row of the table is a problem with one thing about it, each column a backend of ours. The
-   library is asked for every pair, so the table says what a plan would say. */
+/* `attn info --matrix`: each row of a table is a problem with one thing about it, each column a backend of ours. The
+   library is asked for every pair, so the tables say what a plan would say. */
 #include <string.h>
 
 #include "cli.h"
 
 enum { MAX_COLUMNS = 16 };
+
+/* What is printed, and how. */
+typedef struct matrix {
+  const attn_context *context;
+  const char *columns[MAX_COLUMNS];
+  size_t num_columns;
+  const char *table; /* title of the one being printed */
+  int json;
+  json_writer w;
+} matrix;
 
 typedef struct matrix_row {
   const char *title;
@@ -136,54 +146,76 @@ static attn_problem base_problem(void) {
   return problem;
 }
 
-/* "yes", or "-" for a pair that a plan refuses. */
-static const char *ask(const attn_context *context, const char *backend, const attn_problem *problem) {
+/* Whether a plan would be made. */
+static int ask(const attn_context *context, const char *backend, const attn_problem *problem) {
   attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
   attn_message message;
   const char *name = NULL;
   options.backend = backend;
   attn_status status = attn_select(context, problem, NULL, &options, &name, &message);
-  return status == ATTN_OK ? "yes" : "-";
+  return status == ATTN_OK;
 }
 
-static void print_row(const attn_context *context, const char *title, const attn_problem *problem,
-                      const char *const *columns, size_t num_columns) {
-  printf("| %s |", title);
-  for (size_t i = 0; i < num_columns; ++i) {
-    printf(" %s |", ask(context, columns[i], problem));
+static void print_row(matrix *m, const char *title, const attn_problem *problem) {
+  if (m->json) {
+    json_line(&m->w);
+    json_object(&m->w, NULL);
+    json_string(&m->w, "table", m->table);
+    json_string(&m->w, "title", title);
+    json_array(&m->w, "serves");
+  } else {
+    printf("| %s |", title);
   }
-  puts("");
+  for (size_t i = 0; i < m->num_columns; ++i) {
+    int able = ask(m->context, m->columns[i], problem);
+    if (m->json) {
+      json_boolean(&m->w, NULL, able);
+    } else {
+      printf(" %s |", able ? "yes" : "-");
+    }
+  }
+  if (m->json) {
+    json_end(&m->w);
+    json_end(&m->w);
+  } else {
+    puts("");
+  }
 }
 
-static void print_head(const char *title, const char *const *columns, size_t num_columns) {
-  printf("| %s |", title);
-  for (size_t i = 0; i < num_columns; ++i) {
-    printf(" %s |", columns[i]);
+static void print_head(matrix *m, const char *title) {
+  int first = m->table == NULL;
+  m->table = title;
+  if (m->json) {
+    return;
+  }
+  printf("%s| %s |", first ? "" : "\n", title);
+  for (size_t i = 0; i < m->num_columns; ++i) {
+    printf(" %s |", m->columns[i]);
   }
   printf("\n|---|");
-  for (size_t i = 0; i < num_columns; ++i) {
+  for (size_t i = 0; i < m->num_columns; ++i) {
     printf("---|");
   }
   puts("");
 }
 
-static void print_formats(const attn_context *context, const char *const *columns, size_t num_columns) {
+static void print_formats(matrix *m) {
   static const attn_format formats[] = {
 #define FORMAT_VALUE(name, value, spelling, storage, built) name,
       ATTN_FORMAT_LIST(FORMAT_VALUE)
 #undef FORMAT_VALUE
   };
-  print_head("cache format", columns, num_columns);
+  print_head(m, "cache format");
   for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); ++i) {
     attn_problem problem = base_problem();
     problem.k_format = formats[i];
-    print_row(context, attn_format_name(formats[i]), &problem, columns, num_columns);
+    print_row(m, attn_format_name(formats[i]), &problem);
   }
 }
 
-static void print_dtypes(const attn_context *context, const char *const *columns, size_t num_columns) {
+static void print_dtypes(matrix *m) {
   static const attn_dtype dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FP8_E4M3};
-  print_head("query or output type", columns, num_columns);
+  print_head(m, "query or output type");
   for (size_t i = 0; i < 2 * sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
     char title[64];
     attn_dtype dtype = dtypes[i / 2];
@@ -196,31 +228,45 @@ static void print_dtypes(const attn_context *context, const char *const *columns
       problem.out_dtype = dtype;
     }
     snprintf(title, sizeof(title), "%s %s", attn_dtype_name(dtype), i % 2 == 0 ? "queries" : "output");
-    print_row(context, title, &problem, columns, num_columns);
+    print_row(m, title, &problem);
   }
 }
 
-int cli_print_matrix(const attn_context *context, cli_report *report) {
-  const char *columns[MAX_COLUMNS];
-  size_t num_columns = 0;
-  attn_backend_info info;
-  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
-    if (!info.foreign && info.built && num_columns < MAX_COLUMNS) {
-      columns[num_columns++] = info.name;
-    }
-  }
-  if (num_columns == 0) {
-    return cli_fail(report, CLI_FAILED, "no backend is built");
-  }
-  print_formats(context, columns, num_columns);
-  puts("");
-  print_dtypes(context, columns, num_columns);
-  puts("");
-  print_head("feature", columns, num_columns);
+static void print_features(matrix *m) {
+  print_head(m, "feature");
   for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); ++i) {
     attn_problem problem = base_problem();
     features[i].apply(&problem);
-    print_row(context, features[i].title, &problem, columns, num_columns);
+    print_row(m, features[i].title, &problem);
+  }
+}
+
+int cli_print_matrix(const attn_context *context, int json, cli_report *report) {
+  matrix m = {.context = context, .json = json};
+  attn_backend_info info;
+  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
+    if (!info.foreign && info.built && m.num_columns < MAX_COLUMNS) {
+      m.columns[m.num_columns++] = info.name;
+    }
+  }
+  if (m.num_columns == 0) {
+    return cli_fail(report, CLI_FAILED, "no backend is built");
+  }
+  if (json) {
+    json_start(&m.w, stdout);
+    json_object(&m.w, NULL);
+    json_array(&m.w, "backends");
+    for (size_t i = 0; i < m.num_columns; ++i) {
+      json_string(&m.w, NULL, m.columns[i]);
+    }
+    json_end(&m.w);
+    json_array(&m.w, "rows");
+  }
+  print_formats(&m);
+  print_dtypes(&m);
+  print_features(&m);
+  if (json) {
+    json_finish(&m.w);
   }
   return CLI_OK;
 }

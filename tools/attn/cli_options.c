@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flags of run, explain and info, from one table. A flag's value is its next argument, or follows "=". */
+/* Flags of run, explain, info and bench, from one table, which their help is printed from. A flag's value is its next
+   argument, or follows "=". */
 #include <string.h>
 
 #include "cli.h"
@@ -15,36 +16,71 @@ typedef enum flag_id {
   FLAG_POISON,
   FLAG_DESCRIBE,
   FLAG_MATRIX,
+  FLAG_JSON,
   FLAG_HELP
 } flag_id;
 
+#define RUN CLI_FOR_RUN
+#define EXPLAIN CLI_FOR_EXPLAIN
+#define INFO CLI_FOR_INFO
+#define CALLS (RUN | EXPLAIN)
+
+/* A flag's row; two rows may have one name where its meaning differs between commands. */
 static const struct {
   const char *name;
   flag_id id;
-  int has_value;
+  const char *value; /* NULL: it takes none */
   int commands;
+  const char *help; /* lines after the first are indented under it */
 } flags[] = {
-    {"-o", FLAG_OUTPUT, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
-    {"--device", FLAG_DEVICE, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
-    {"--backend", FLAG_BACKEND, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
-    {"--batch-invariant", FLAG_BATCH_INVARIANT, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
-    {"--splits", FLAG_SPLITS, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
-    {"--threads", FLAG_THREADS, 1, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
-    {"--unchecked", FLAG_UNCHECKED, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
-    {"--poison", FLAG_POISON, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN},
-    {"--describe", FLAG_DESCRIBE, 0, CLI_FOR_RUN},
-    {"--matrix", FLAG_MATRIX, 0, CLI_FOR_INFO},
-    {"--help", FLAG_HELP, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
-    {"-h", FLAG_HELP, 0, CLI_FOR_RUN | CLI_FOR_EXPLAIN | CLI_FOR_INFO},
+    {"-o", FLAG_OUTPUT, "OUT.safetensors", RUN,
+     "where the results go (required): a whole new file or none; may be IN.safetensors"},
+    {"-o", FLAG_OUTPUT, "OUT.safetensors", EXPLAIN, "accepted as attn run has it; nothing is written"},
+    {"--device", FLAG_DEVICE, "cpu|cuda:N|opencl:N", CALLS | INFO, "where (default cpu)"},
+    {"--backend", FLAG_BACKEND, "NAME", CALLS,
+     "this backend of `attn info`, or a refusal; beats ATTN_BACKEND (default auto: the library chooses)"},
+    {"--threads", FLAG_THREADS, "N", CALLS | INFO, "threads of a call, 1 to 1024 (default 1)"},
+    {"--splits", FLAG_SPLITS, "N", CALLS,
+     "pieces that each row's keys are cut into, 1 to 4096, 0 automatic;\nbeats the key num_splits (default 0)"},
+    {"--batch-invariant", FLAG_BATCH_INVARIANT, NULL, CALLS,
+     "a row's bits depend on nothing but its own q, keys and values"},
+    {"--unchecked", FLAG_UNCHECKED, NULL, CALLS,
+     "bad slots and block ids are skipped, not errors; beats the key checked"},
+    {"--poison", FLAG_POISON, NULL, RUN, "fill every byte that the call does not own with NaN first"},
+    {"--poison", FLAG_POISON, NULL, EXPLAIN, "accepted as attn run has it; nothing is computed"},
+    {"--describe", FLAG_DESCRIBE, NULL, RUN,
+     "print the format of the files (operations, keys, tensors, rows, results) and stop"},
+    {"--matrix", FLAG_MATRIX, NULL, INFO,
+     "print instead what each backend of this build serves, as Markdown, asked from the library"},
+    {"--json", FLAG_JSON, NULL, RUN, "with --describe: as one JSON object"},
+    {"--json", FLAG_JSON, NULL, EXPLAIN | INFO, "print one JSON object instead of text"},
+    {"--help", FLAG_HELP, NULL, CALLS | INFO, "this text; also -h"},
 };
+
+/* "-o OUT.safetensors", or the name alone. */
+static void spell_flag(size_t i, char *text, size_t bytes) {
+  snprintf(text, bytes, "%s%s%s", flags[i].name, flags[i].value != NULL ? " " : "",
+           flags[i].value != NULL ? flags[i].value : "");
+}
+
+void cli_print_flags(int command) {
+  for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); ++i) {
+    char left[64];
+    if ((flags[i].commands & command) != 0) {
+      spell_flag(i, left, sizeof(left));
+      cli_print_help_row(left, flags[i].help);
+    }
+  }
+}
 
 static int find_flag(const char *word, int command, size_t *found, const char **value) {
   for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); ++i) {
-    size_t length = strlen(flags[i].name);
-    if ((flags[i].commands & command) == 0 || strncmp(word, flags[i].name, length) != 0) {
+    const char *name = flags[i].id == FLAG_HELP && strcmp(word, "-h") == 0 ? "-h" : flags[i].name;
+    size_t length = strlen(name);
+    if ((flags[i].commands & command) == 0 || strncmp(word, name, length) != 0) {
       continue;
     }
-    if (word[length] == '\0' || (word[length] == '=' && flags[i].has_value)) {
+    if (word[length] == '\0' || (word[length] == '=' && flags[i].value != NULL)) {
       *found = i;
       *value = word[length] == '=' ? word + length + 1 : NULL;
       return 1;
@@ -122,6 +158,9 @@ static int read_flag(flag_id id, const char *value, cli_options *options, cli_re
   case FLAG_MATRIX:
     options->matrix = 1;
     break;
+  case FLAG_JSON:
+    options->json = 1;
+    break;
   case FLAG_HELP:
     options->help = 1;
     break;
@@ -158,6 +197,9 @@ static int check_complete(int command, const cli_options *options, cli_report *r
   if (options->input == NULL && options->num_words == 0) {
     return cli_fail(report, CLI_BAD_INPUT, "IN.safetensors is missing (--help shows the use)");
   }
+  if (command == CLI_FOR_RUN && options->json) {
+    return cli_fail(report, CLI_BAD_INPUT, "--json is not used without --describe: the results are the file after -o");
+  }
   if (command == CLI_FOR_RUN && options->output == NULL) {
     return cli_fail(report, CLI_BAD_INPUT, "-o OUT.safetensors is missing (--help shows the use)");
   }
@@ -184,7 +226,7 @@ int cli_parse_options(int argc, char **argv, int command, cli_options *options, 
       return cli_fail(report, CLI_BAD_INPUT, "%s is given twice; accepted: once", flags[found].name);
     }
     seen |= 1u << flags[found].id;
-    if (flags[found].has_value && value == NULL) {
+    if (flags[found].value != NULL && value == NULL) {
       value = i + 1 < argc ? argv[++i] : NULL;
       if (value == NULL) {
         return cli_fail(report, CLI_BAD_INPUT, "%s needs a value (--help shows the use)", flags[found].name);

@@ -192,15 +192,15 @@ const DLTensor *request_view(const st_tensor *tensor, DLTensor *view);
 /* Element i of an I32 tensor. */
 int32_t request_i32(const st_tensor *tensor, int64_t i);
 
-/* NAME=VALUE words as a file of keys and of tensors without data (q=BF16[4,8,64]). The words are cut at their "=" and
-   have to outlive *file. st_free() in any case. */
+/* NAME=VALUE words as a file of keys, of tensors without data (q=BF16[4,8,64]) and of lists (seq_lens=I32[2]=5,9). The
+   words are cut at their "=" and have to outlive *file. st_free() in any case. */
 int request_from_words(size_t count, char *const *words, st_file *file, cli_report *report);
 
 /* The values that a key accepts, and the types of a tensor row, in words. */
 void request_key_values(const key_row *row, char *text, size_t bytes);
 void request_dtype_names(unsigned dtypes, char *text, size_t bytes);
 
-/* Print the format's tables. */
-void request_describe(void);
+/* Print the format's tables, as Markdown or JSON. */
+void request_describe(int json);
 
 #endif

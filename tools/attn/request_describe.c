@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `attn run --describe`: the format's tables in Markdown, printed from the tables that parse it. */
+/* `attn run --describe`: the format's tables in Markdown or JSON, printed from the tables that parse it. */
 #include <string.h>
 
 #include "request.h"
@@ -64,17 +64,27 @@ static void describe_rows(void) {
   }
 }
 
+static const struct {
+  const char *ops;
+  const char *text;
+} results[] = {
+    {"`attention`", "`out` [tokens, q_heads, v head size], `lse` [tokens, q_heads] F32 (natural base, sink excluded), "
+                    "`out_scale` with "
+                    "output_block; tokens beyond query_start_loc[seqs] come back 0, with --poison NaN."},
+    {"`cache_write`, and `attention` that wrote", "the cache tensors under their own names."},
+    {"`cache_gather`", "`k`, `v` [sum of (seq_lens - seq_starts), kv_heads, head size] in out_dtype."},
+    {"`merge`", "`out`, `lse`."},
+    {"Keys of every result", "`backend`, `backend_reason`, `splits`, `workspace_bytes` (0 where they do not apply)."},
+};
+
 static void describe_results(void) {
-  puts("\n## Results\n\n"
-       "`attention`: `out` [tokens, q_heads, v head size], `lse` [tokens, q_heads] F32 (natural base, sink excluded), "
-       "`out_scale` with output_block; tokens beyond query_start_loc[seqs] come back 0, with --poison NaN.\n"
-       "`cache_write`, and `attention` that wrote: the cache tensors under their own names.\n"
-       "`cache_gather`: `k`, `v` [sum of (seq_lens - seq_starts), kv_heads, head size] in out_dtype.\n"
-       "`merge`: `out`, `lse`.\n"
-       "Keys of every result: `backend`, `backend_reason`, `splits`, `workspace_bytes` (0 where they do not apply).");
+  puts("\n## Results\n");
+  for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); ++i) {
+    printf("%s: %s\n", results[i].ops, results[i].text);
+  }
 }
 
-void request_describe(void) {
+static void describe_text(void) {
   puts("# The request file: one call as a safetensors file\n\n"
        "An unknown key or tensor, or one that the operation does not use, is an error. Types: F32, F16, BF16, F8_E4M3, "
        "F8_E5M2, U8, I32, I64, little-endian, compact.\n");
@@ -83,4 +93,93 @@ void request_describe(void) {
   describe_tensors();
   describe_rows();
   describe_results();
+}
+
+static void write_ops(json_writer *w, const char *key, unsigned ops) {
+  json_array(w, key);
+  for (size_t i = 0; i < request_num_ops; ++i) {
+    if ((ops & (unsigned)request_ops[i].op) != 0) {
+      json_string(w, NULL, request_ops[i].name);
+    }
+  }
+  json_end(w);
+}
+
+/* The next object of an array, on a line of its own. */
+static void next_row(json_writer *w) {
+  json_line(w);
+  json_object(w, NULL);
+}
+
+static void write_keys(json_writer *w) {
+  json_array(w, "keys");
+  for (int i = 0; i < KEY_COUNT; ++i) {
+    char values[400];
+    request_key_values(&request_keys[i], values, sizeof(values));
+    next_row(w);
+    json_string(w, "name", request_keys[i].name);
+    json_string(w, "values", values);
+    json_string(w, "default", request_keys[i].initial);
+    write_ops(w, "kv_ops", request_keys[i].kv_ops);
+    write_ops(w, "latent_ops", request_keys[i].latent_ops);
+    json_end(w);
+  }
+  json_end(w);
+}
+
+static void write_tensors(json_writer *w) {
+  json_array(w, "tensors");
+  for (int i = 0; i < TENSOR_COUNT; ++i) {
+    const tensor_row *row = &request_tensors[i];
+    char types[100];
+    char name[40];
+    request_dtype_names(row->dtypes, types, sizeof(types));
+    snprintf(name, sizeof(name), "%s%s", row->name, i >= TENSOR_OUT_PART ? "N" : "");
+    next_row(w);
+    json_string(w, "name", name);
+    json_string(w, "shape", row->shape);
+    json_string(w, "types", types);
+    write_ops(w, "kv_ops", row->kv_ops);
+    write_ops(w, "latent_ops", row->latent_ops);
+    json_string(w, "meaning", row->meaning);
+    json_end(w);
+  }
+  json_end(w);
+}
+
+static void describe_json(void) {
+  json_writer w;
+  json_start(&w, stdout);
+  json_object(&w, NULL);
+  json_array(&w, "operations");
+  for (size_t i = 0; i < request_num_ops; ++i) {
+    next_row(&w);
+    json_string(&w, "name", request_ops[i].name);
+    json_boolean(&w, "built", request_ops[i].built);
+    json_string(&w, "meaning", request_ops[i].meaning);
+    json_end(&w);
+  }
+  json_end(&w);
+  write_keys(&w);
+  write_tensors(&w);
+  json_array(&w, "rows");
+  for (size_t i = 0; i < request_num_rows; ++i) {
+    next_row(&w);
+    json_string(&w, "formats", request_rows[i].formats);
+    json_string(&w, "row", request_rows[i].row);
+    json_end(&w);
+  }
+  json_end(&w);
+  json_array(&w, "results");
+  for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); ++i) {
+    next_row(&w);
+    json_string(&w, "of", results[i].ops);
+    json_string(&w, "text", results[i].text);
+    json_end(&w);
+  }
+  json_finish(&w);
+}
+
+void request_describe(int json) {
+  (json ? describe_json : describe_text)();
 }

@@ -40,9 +40,9 @@ int run_add_output(const run_job *job, const char *name, attn_dtype dtype, int32
                    st_tensor **tensor);
 /* Add a tensor of the request as it is now. */
 void run_add_input(const run_job *job, const st_tensor *tensor);
-/* Name the backend of a call that has no plan. */
-void run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes,
-                      char *reason, size_t reason_bytes);
+/* Name the backend of a call that has no plan; reason has ATTN_REASON_BYTES. */
+int run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes, char *reason,
+                     cli_report *report);
 
 /* ---- Views ------------------------------------------------------------------------------------------------------- */
 

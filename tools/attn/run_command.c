@@ -35,35 +35,13 @@ void run_add_input(const run_job *job, const st_tensor *tensor) {
   made->owned = 0;
 }
 
-/* The rule of the calls that take a backend's name: the argument, then ATTN_BACKEND, then the device's first. */
-void run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes,
-                      char *reason, size_t reason_bytes) {
-  const char *forced = flags->backend;
-  const char *source = "the backend argument";
-  if (forced == NULL || forced[0] == '\0' || strcmp(forced, "auto") == 0) {
-    forced = getenv("ATTN_BACKEND");
-    source = "ATTN_BACKEND";
-  }
-  if (forced != NULL && forced[0] != '\0' && strcmp(forced, "auto") != 0) {
-    snprintf(name, name_bytes, "%s", forced);
-    snprintf(reason, reason_bytes, "forced by %s", source);
-    return;
-  }
-  attn_context_info device = ATTN_CONTEXT_INFO_INIT;
+int run_name_backend(const attn_context *context, const cli_options *flags, char *name, size_t name_bytes, char *reason,
+                     cli_report *report) {
   attn_message message;
-  snprintf(name, name_bytes, "%s", "");
-  snprintf(reason, reason_bytes, "%s", "no backend is built for this device");
-  if (attn_context_get_info(context, &device, &message) != ATTN_OK) {
-    return;
-  }
-  attn_backend_info info;
-  for (size_t i = 0; attn_backend_get(i, &info); ++i) {
-    if (!info.foreign && info.built && info.device == device.device) {
-      snprintf(name, name_bytes, "%s", info.name);
-      snprintf(reason, reason_bytes, "first of the backends built for %s", attn_device_kind_name(device.device));
-      return;
-    }
-  }
+  const char *chosen = "";
+  int code = cli_library(report, attn_select_call(context, flags->backend, &chosen, reason, &message), &message);
+  snprintf(name, name_bytes, "%s", chosen);
+  return code;
 }
 
 static int compute(const run_job *job) {
@@ -84,8 +62,11 @@ static int write_result(const run_job *job) {
   char splits[16];
   char workspace[24];
   if (result->backend[0] == '\0') {
-    run_name_backend(job->context, job->flags, result->backend, sizeof(result->backend), result->reason,
-                     sizeof(result->reason));
+    int code = run_name_backend(job->context, job->flags, result->backend, sizeof(result->backend), result->reason,
+                                job->report);
+    if (code != CLI_OK) {
+      return code;
+    }
   }
   snprintf(splits, sizeof(splits), "%d", (int)result->splits);
   snprintf(workspace, sizeof(workspace), "%llu", (unsigned long long)result->workspace_bytes);
@@ -148,7 +129,7 @@ int cli_run_command(int argc, char **argv) {
     return cli_flush("attn run");
   }
   if (flags.describe) {
-    request_describe();
+    request_describe(flags.json);
     return cli_flush("attn run");
   }
   code = run_file(&flags, &report);

@@ -74,6 +74,12 @@ void progress_hide(progress *p) {
   }
 }
 
+void progress_erase(void) {
+  if (is_terminal()) {
+    put(ERASE, sizeof(ERASE) - 1);
+  }
+}
+
 double progress_left(const progress *p, double done, double total) {
   const double spent = now() - p->started;
   return p->active && done > 0.0 && total >= done ? spent / done * (total - done) : -1.0;

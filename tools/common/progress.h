@@ -30,6 +30,9 @@ void progress_show(progress *p, const char *format, ...) PROGRESS_PRINTF(2, 3);
 /* Take the line away: before anything else is printed, and at the end. */
 void progress_hide(progress *p);
 
+/* Take away the line that another process of this command may have put there. */
+void progress_erase(void);
+
 /* Seconds left once `done` of `total` is done, -1 while that cannot be told. */
 double progress_left(const progress *p, double done, double total);
 
