@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "check_report.h"
+#include "help_text.h"
 
 const char attn_check_purpose[] = "every backend of this machine against the numerical contract, on random problems";
 
@@ -53,7 +54,7 @@ static const struct {
     [FLAG_SEED] = {"--seed", "S", 0, UINT64_MAX,
                    "0 to 2^64 - 1 (default 1); a case is a function of its seed and index alone"},
     [FLAG_CASE] = {"--case", "K", 0, (uint64_t)1 << 62, "run case K only, as a failure's line says"},
-    [FLAG_OP] = {"--op", "NAME", 0, 0, "only cases of one operation (default all)"},
+    [FLAG_OP] = {"--op", "NAME", 0, 0, "only cases of one operation (default all): "},
     [FLAG_THREADS] = {"--threads", "N", 1, 64,
                       "most threads of a context, 1 to 64 (default 4); each case draws its own count"},
     [FLAG_JOBS] = {"--jobs", "N", 1, CHECK_MAX_JOBS, "worker processes, 1 to 64 (default one per processor)"},
@@ -75,30 +76,34 @@ static void op_names(char *text, size_t bytes) {
 }
 
 void attn_check_help(void) {
+  char text[400];
   char names[160];
+  printf("attn check: %s\n\nUsage:\n  attn check [flags]\n\n", attn_check_purpose);
+  help_paragraph(
+      "Draws problems with hostile values and lengths, lays them out between guard pages with canaries around "
+      "what a call owns, and judges each result by the bounds of the contract (docs/numerics.md). Prints the "
+      "worst fraction of the bounds that each backend came to; above 1 fails. A failed case prints the "
+      "command that repeats it.\n");
+  snprintf(text, sizeof text,
+           "--json gives an object: cases, seed, failed, complete, seconds, backends (name, worst_out, worst_lse, "
+           "worst_merge_out, worst_merge_lse), pairs (possible, least, rarest_first, rarest_second; with --pairs also "
+           "drawn: first, second, count), failures (backend, what, repeat; the first %d).",
+           CHECK_MAX_FAILURES);
+  help_paragraph(text);
+  puts("\nFlags:");
   op_names(names, sizeof names);
-  printf(
-      "attn check: %s\n\n"
-      "Usage:\n"
-      "  attn check [flags]\n\n"
-      "Draws problems with hostile values and lengths, lays them out between guard pages with canaries around what a\n"
-      "call owns, and judges each result by the bounds of the contract (docs/numerics.md). Prints the worst fraction\n"
-      "of the bounds that each backend came to; above 1 fails. A failed case prints the command that repeats it.\n"
-      "--json gives an object: cases, seed, failed, complete, seconds, backends (name, worst_out, worst_lse,\n"
-      "worst_merge_out, worst_merge_lse), pairs, failures (backend, what, repeat; the first %d).\n\n"
-      "Operations: %s.\n\n"
-      "Flags:\n",
-      attn_check_purpose, CHECK_MAX_FAILURES, names);
   for (int i = 0; i < FLAG_COUNT; i++) {
     char left[40];
     snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value != NULL ? flags[i].value : "");
-    printf("  %-22s  %s\n", left, flags[i].help);
+    snprintf(text, sizeof text, "%s%s", flags[i].help, i == FLAG_OP ? names : "");
+    help_row(left, text);
   }
   puts("\nExamples:\n"
        "  attn check --cases 200\n"
-       "  attn check --backend CPU_ATTN --op merge --cases 5000 --seed 3 --json\n\n"
-       "Exit status: 0 when every case passed (with --fault: each fault was caught); 1 when one failed; 2 for bad\n"
-       "input, with one line on standard error.");
+       "  attn check --backend CPU_ATTN --op merge --cases 5000 --seed 3 --json\n");
+  help_paragraph(
+      "Exit status: 0 when every case passed (with --fault: each fault was caught); 1 when one failed; 2 for "
+      "bad input, with one line on standard error.");
 }
 
 static int usage(const char *format, const char *what) {

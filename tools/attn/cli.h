@@ -85,9 +85,8 @@ int cli_make_context(const cli_options *options, attn_context **context, cli_rep
 
 /* The help page of a command ("" for the tool) on standard output; 0 when there is no such command. */
 int cli_print_help(const char *command);
-/* Its rows for the command's flags (one of CLI_FOR_*), and one row: a flag or command, and what it is. */
+/* Its rows for the command's flags (one of CLI_FOR_*). */
 void cli_print_flags(int command);
-void cli_print_help_row(const char *left, const char *help);
 /* The names of all commands with commas. */
 void cli_command_names(char *text, size_t bytes);
 

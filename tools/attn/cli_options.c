@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "help_text.h"
 
 typedef enum flag_id {
   FLAG_OUTPUT,
@@ -31,7 +32,7 @@ static const struct {
   flag_id id;
   const char *value; /* NULL: it takes none */
   int commands;
-  const char *help; /* lines after the first are indented under it */
+  const char *help;
 } flags[] = {
     {"-o", FLAG_OUTPUT, "OUT.safetensors", RUN,
      "where the results go (required): a whole new file or none; may be IN.safetensors"},
@@ -41,7 +42,7 @@ static const struct {
      "this backend of `attn info`, or a refusal; beats ATTN_BACKEND (default auto: the library chooses)"},
     {"--threads", FLAG_THREADS, "N", CALLS | INFO, "threads of a call, 1 to 1024 (default 1)"},
     {"--splits", FLAG_SPLITS, "N", CALLS,
-     "pieces that each row's keys are cut into, 1 to 4096, 0 automatic;\nbeats the key num_splits (default 0)"},
+     "pieces that each row's keys are cut into, 1 to 4096, 0 automatic; beats the key num_splits (default 0)"},
     {"--batch-invariant", FLAG_BATCH_INVARIANT, NULL, CALLS,
      "a row's bits depend on nothing but its own q, keys and values"},
     {"--unchecked", FLAG_UNCHECKED, NULL, CALLS,
@@ -68,7 +69,7 @@ void cli_print_flags(int command) {
     char left[64];
     if ((flags[i].commands & command) != 0) {
       spell_flag(i, left, sizeof(left));
-      cli_print_help_row(left, flags[i].help);
+      help_row(left, flags[i].help);
     }
   }
 }
