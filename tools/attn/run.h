@@ -30,10 +30,27 @@ typedef struct run_job {
   cli_report *report;
 } run_job;
 
-int run_attention(const run_job *job);
-int run_cache_write(const run_job *job);
-int run_cache_gather(const run_job *job);
-int run_merge(const run_job *job);
+/* An operation in its steps. `open` makes everything that the call needs, outputs included; *call is then closed, also
+   after a failure (unless it is NULL). `compute` is the library's call alone and may be repeated. `collect` brings
+   padded copies back into the result. */
+typedef struct run_steps {
+  request_op op;
+  int (*open)(const run_job *job, void **call);
+  int (*compute)(const run_job *job, void *call);
+  void (*collect)(const run_job *job, void *call);
+  void (*close)(void *call);
+} run_steps;
+
+extern const run_steps run_attention;
+extern const run_steps run_cache_write;
+extern const run_steps run_cache_gather;
+extern const run_steps run_merge;
+
+/* The steps of a request's operation, which has to be one that is built. */
+const run_steps *run_steps_of(const request *parsed);
+
+/* Free the tensors of a result. */
+void run_result_free(run_result *result);
 
 /* Add an output of the result: all zeros, with --poison all NaN. */
 int run_add_output(const run_job *job, const char *name, attn_dtype dtype, int32_t rank, const int64_t *shape,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operation `attention`: plan, write the new tokens if there are slots for them, schedule, run. */
+/* The operation `attention`: plan, write the new tokens if there are slots for them, schedule; then the run alone is the
+   call. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,7 +139,8 @@ static int schedule(const run_job *job, const attention_call *call) {
   return code;
 }
 
-static int compute(const run_job *job, const attention_call *call) {
+static int compute(const run_job *job, void *opened) {
+  const attention_call *call = opened;
   attn_message message;
   attn_run_args args = ATTN_RUN_INIT;
   const run_view *tensors = call->tensors;
@@ -165,7 +167,8 @@ static int compute(const run_job *job, const attention_call *call) {
   return cli_library(job->report, attn_run(call->plan, &args, &call->workspace, &message), &message);
 }
 
-static void collect(const run_job *job, const attention_call *call) {
+static void collect(const run_job *job, void *opened) {
+  const attention_call *call = opened;
   const request *parsed = job->request;
   const run_view *views[] = {&call->out, &call->lse, &call->out_scale};
   for (size_t i = 0; i < job->result->num_tensors; ++i) {
@@ -179,7 +182,8 @@ static void collect(const run_job *job, const attention_call *call) {
   }
 }
 
-static void close_call(attention_call *call) {
+static void close_call(void *opened) {
+  attention_call *call = opened;
   for (int i = 0; i < TENSOR_COUNT; ++i) {
     run_view_close(&call->tensors[i]);
   }
@@ -192,8 +196,9 @@ static void close_call(attention_call *call) {
   free(call);
 }
 
-int run_attention(const run_job *job) {
+static int open_call(const run_job *job, void **opened) {
   attention_call *call = calloc(1, sizeof(*call));
+  *opened = call;
   if (call == NULL) {
     return cli_fail(job->report, CLI_FAILED, "no memory for the call");
   }
@@ -207,15 +212,7 @@ int run_attention(const run_job *job) {
   if (code == CLI_OK) {
     code = write_new_tokens(job, call);
   }
-  if (code == CLI_OK) {
-    code = schedule(job, call);
-  }
-  if (code == CLI_OK) {
-    code = compute(job, call);
-  }
-  if (code == CLI_OK) {
-    collect(job, call);
-  }
-  close_call(call);
-  return code;
+  return code == CLI_OK ? schedule(job, call) : code;
 }
+
+const run_steps run_attention = {OP_ATTENTION, open_call, compute, collect, close_call};

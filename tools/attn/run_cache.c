@@ -10,6 +10,7 @@ typedef struct cache_call {
   run_view tensors[TENSOR_COUNT];
   run_view k;
   run_view v;
+  int64_t rows; /* gathered */
 } cache_call;
 
 static int open_inputs(const run_job *job, cache_call *call, const run_owned *owners) {
@@ -21,7 +22,8 @@ static int open_inputs(const run_job *job, cache_call *call, const run_owned *ow
   return code;
 }
 
-static void close_call(cache_call *call) {
+static void close_call(void *opened) {
+  cache_call *call = opened;
   for (int i = 0; i < TENSOR_COUNT; ++i) {
     run_view_close(&call->tensors[i]);
   }
@@ -31,7 +33,8 @@ static void close_call(cache_call *call) {
   free(call);
 }
 
-static int write_cache(const run_job *job, const cache_call *call) {
+static int write_cache(const run_job *job, void *opened) {
+  const cache_call *call = opened;
   const request *parsed = job->request;
   attn_message message;
   attn_cache_write_args args = ATTN_CACHE_WRITE_INIT;
@@ -50,29 +53,31 @@ static int write_cache(const run_job *job, const cache_call *call) {
   return cli_library(job->report, attn_cache_write(job->context, &args, &message), &message);
 }
 
-int run_cache_write(const run_job *job) {
+static int open_write(const run_job *job, void **opened) {
   static const run_owned owners[TENSOR_COUNT] = {[TENSOR_K] = run_owns_new_row,
                                                  [TENSOR_V] = run_owns_new_row,
                                                  [TENSOR_K_CACHE] = run_owns_none,
                                                  [TENSOR_V_CACHE] = run_owns_none};
   cache_call *call = calloc(1, sizeof(*call));
+  *opened = call;
   if (call == NULL) {
     return cli_fail(job->report, CLI_FAILED, "no memory for the call");
   }
   call->owned.request = job->request;
-  int code = open_inputs(job, call, owners);
-  if (code == CLI_OK) {
-    code = write_cache(job, call);
-  }
-  for (int i = 0; code == CLI_OK && i < 2; ++i) {
+  return open_inputs(job, call, owners);
+}
+
+static void collect_written(const run_job *job, void *opened) {
+  const cache_call *call = opened;
+  for (int i = 0; i < 2; ++i) {
     request_tensor id = i == 0 ? TENSOR_K_CACHE : TENSOR_V_CACHE;
     st_tensor pool = *job->request->tensor[id];
     run_collect_slots(job->request, &call->tensors[id], &pool);
     run_add_input(job, &pool);
   }
-  close_call(call);
-  return code;
 }
+
+const run_steps run_cache_write = {OP_CACHE_WRITE, open_write, write_cache, collect_written, close_call};
 
 /* Rows of the result. In checked mode a length that the table cannot hold is refused here, before memory is asked
    for. */
@@ -133,7 +138,8 @@ static int make_outputs(const run_job *job, cache_call *call, int64_t rows) {
   return CLI_OK;
 }
 
-static int gather(const run_job *job, const cache_call *call) {
+static int gather(const run_job *job, void *opened) {
+  const cache_call *call = opened;
   const request *parsed = job->request;
   attn_message message;
   attn_cache_gather_args args = ATTN_CACHE_GATHER_INIT;
@@ -154,31 +160,30 @@ static int gather(const run_job *job, const cache_call *call) {
   return cli_library(job->report, attn_cache_gather(job->context, &args, &message), &message);
 }
 
-int run_cache_gather(const run_job *job) {
+static int open_gather(const run_job *job, void **opened) {
   static const run_owned owners[TENSOR_COUNT] = {
       [TENSOR_K_CACHE] = run_owns_pool, [TENSOR_V_CACHE] = run_owns_pool, [TENSOR_BLOCK_TABLE] = run_owns_table};
-  int64_t rows = 0;
   cache_call *call = calloc(1, sizeof(*call));
+  *opened = call;
   if (call == NULL) {
     return cli_fail(job->report, CLI_FAILED, "no memory for the call");
   }
-  int code = count_rows(job, &rows);
+  int code = count_rows(job, &call->rows);
   if (code == CLI_OK) {
-    code = make_outputs(job, call, rows);
+    code = make_outputs(job, call, call->rows);
   }
   if (code == CLI_OK && job->flags->poison) {
     code = run_own_gather(job->request, &call->owned, job->report);
   }
-  if (code == CLI_OK) {
-    code = open_inputs(job, call, owners);
-  }
-  if (code == CLI_OK) {
-    code = gather(job, call);
-  }
-  for (size_t i = 0; code == CLI_OK && i < job->result->num_tensors; ++i) {
-    int is_k = strcmp(job->result->tensors[i].name, "k") == 0;
-    run_view_collect(is_k ? &call->k : &call->v, &job->result->tensors[i], rows);
-  }
-  close_call(call);
-  return code;
+  return code == CLI_OK ? open_inputs(job, call, owners) : code;
 }
+
+static void collect_gathered(const run_job *job, void *opened) {
+  const cache_call *call = opened;
+  for (size_t i = 0; i < job->result->num_tensors; ++i) {
+    int is_k = strcmp(job->result->tensors[i].name, "k") == 0;
+    run_view_collect(is_k ? &call->k : &call->v, &job->result->tensors[i], call->rows);
+  }
+}
+
+const run_steps run_cache_gather = {OP_CACHE_GATHER, open_gather, gather, collect_gathered, close_call};

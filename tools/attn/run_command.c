@@ -44,17 +44,38 @@ int run_name_backend(const attn_context *context, const cli_options *flags, char
   return code;
 }
 
-static int compute(const run_job *job) {
-  switch (job->request->op->op) {
-  case OP_ATTENTION:
-    return run_attention(job);
-  case OP_CACHE_WRITE:
-    return run_cache_write(job);
-  case OP_CACHE_GATHER:
-    return run_cache_gather(job);
-  default:
-    return run_merge(job);
+const run_steps *run_steps_of(const request *parsed) {
+  static const run_steps *const known[] = {&run_attention, &run_cache_write, &run_cache_gather, &run_merge};
+  size_t i = 0;
+  while (i + 1 < sizeof(known) / sizeof(known[0]) && known[i]->op != parsed->op->op) {
+    ++i;
   }
+  return known[i];
+}
+
+static int compute(const run_job *job) {
+  const run_steps *steps = run_steps_of(job->request);
+  void *call = NULL;
+  int code = steps->open(job, &call);
+  if (code == CLI_OK) {
+    code = steps->compute(job, call);
+  }
+  if (code == CLI_OK) {
+    steps->collect(job, call);
+  }
+  if (call != NULL) {
+    steps->close(call);
+  }
+  return code;
+}
+
+void run_result_free(run_result *result) {
+  for (size_t i = 0; i < result->num_tensors; ++i) {
+    if (result->tensors[i].owned) {
+      free(result->tensors[i].data);
+    }
+  }
+  result->num_tensors = 0;
 }
 
 static int write_result(const run_job *job) {
@@ -89,11 +110,7 @@ static int run_request(const cli_options *flags, const request *parsed, cli_repo
   if (code == CLI_OK) {
     code = write_result(&job);
   }
-  for (size_t i = 0; i < result.num_tensors; ++i) {
-    if (result.tensors[i].owned) {
-      free(result.tensors[i].data);
-    }
-  }
+  run_result_free(&result);
   attn_context_destroy(job.context);
   return code;
 }

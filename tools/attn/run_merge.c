@@ -52,7 +52,8 @@ static int make_outputs(const run_job *job, merge_call *call) {
   return code == CLI_OK ? run_view_output(&call->lse, tensor, job->flags->poison, job->report) : code;
 }
 
-static int merge(const run_job *job, const merge_call *call) {
+static int merge(const run_job *job, void *opened) {
+  const merge_call *call = opened;
   attn_message message;
   attn_merge_args args = ATTN_MERGE_INIT;
   args.num_parts = (int32_t)call->num_parts;
@@ -66,7 +67,8 @@ static int merge(const run_job *job, const merge_call *call) {
   return cli_library(job->report, attn_merge(job->context, &args, &message), &message);
 }
 
-static void close_call(merge_call *call) {
+static void close_call(void *opened) {
+  merge_call *call = opened;
   for (size_t i = 0; call->outs != NULL && i < call->num_parts; ++i) {
     run_view_close(&call->outs[i]);
   }
@@ -80,22 +82,24 @@ static void close_call(merge_call *call) {
   run_view_close(&call->sinks);
   run_view_close(&call->out);
   run_view_close(&call->lse);
+  free(call);
 }
 
-int run_merge(const run_job *job) {
-  merge_call call = {0};
-  int code = open_parts(job, &call);
-  if (code == CLI_OK) {
-    code = make_outputs(job, &call);
+static int open_merge(const run_job *job, void **opened) {
+  merge_call *call = calloc(1, sizeof(*call));
+  *opened = call;
+  if (call == NULL) {
+    return cli_fail(job->report, CLI_FAILED, "no memory for the call");
   }
-  if (code == CLI_OK) {
-    code = merge(job, &call);
-  }
-  if (code == CLI_OK) {
-    int64_t rows = job->request->outs[0]->shape[0];
-    run_view_collect(&call.out, &job->result->tensors[0], rows);
-    run_view_collect(&call.lse, &job->result->tensors[1], rows);
-  }
-  close_call(&call);
-  return code;
+  int code = open_parts(job, call);
+  return code == CLI_OK ? make_outputs(job, call) : code;
 }
+
+static void collect_merged(const run_job *job, void *opened) {
+  const merge_call *call = opened;
+  int64_t rows = job->request->outs[0]->shape[0];
+  run_view_collect(&call->out, &job->result->tensors[0], rows);
+  run_view_collect(&call->lse, &job->result->tensors[1], rows);
+}
+
+const run_steps run_merge = {OP_MERGE, open_merge, merge, collect_merged, close_call};
