@@ -24,18 +24,28 @@ extern "C" {
 /* ---- Formats (stable) ------------------------------------------------------------------------------------------- */
 
 /**
- * The one list of cache formats: X(name, value, spelling, storage type, built in). docs/layouts.md draws the rows. A
- * format that is not built in is refused with ATTN_E_UNSUPPORTED by every call, which names it.
+ * The one list of cache formats: X(name, value, spelling, storage type, built in). docs/layouts.md draws the rows and
+ * docs/numerics.md has the quantisers. A format that is not built in is refused with ATTN_E_UNSUPPORTED by every call,
+ * which names it.
+ *
+ *     float32, float16, bfloat16   the elements
+ *     fp8_e4m3, fp8_e5m2           one code an element, in a tensor of that type or of uint8. The value is code * scale,
+ *                                  with a static scale for all heads or one per head, K and V apart
+ *     *_per_token_head             uint8 rows: the codes, zero bytes to the next multiple of 4, then the row's own scale
+ *                                  (float32). With separate scales the codes alone, without padding, and the scales in a
+ *                                  tensor of their own. int4 packs two codes in a byte, the even element low, and keeps
+ *                                  its zero point in the scale's four lowest bits. At most 8192 elements a row
+ *     fp8_ds_mla                   latent rows (not built in yet)
  */
 #define ATTN_FORMAT_LIST(X)                                                                                            \
   X(ATTN_FORMAT_FLOAT32, 1, "float32", ATTN_DTYPE_FLOAT32, 1)                                                          \
   X(ATTN_FORMAT_FLOAT16, 2, "float16", ATTN_DTYPE_FLOAT16, 1)                                                          \
   X(ATTN_FORMAT_BFLOAT16, 3, "bfloat16", ATTN_DTYPE_BFLOAT16, 1)                                                       \
-  X(ATTN_FORMAT_FP8_E4M3, 4, "fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 0)                                                       \
-  X(ATTN_FORMAT_FP8_E5M2, 5, "fp8_e5m2", ATTN_DTYPE_FP8_E5M2, 0)                                                       \
-  X(ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 6, "int8_per_token_head", ATTN_DTYPE_UINT8, 0)                                    \
-  X(ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 7, "fp8_per_token_head", ATTN_DTYPE_UINT8, 0)                                      \
-  X(ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 8, "int4_per_token_head", ATTN_DTYPE_UINT8, 0)                                    \
+  X(ATTN_FORMAT_FP8_E4M3, 4, "fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 1)                                                       \
+  X(ATTN_FORMAT_FP8_E5M2, 5, "fp8_e5m2", ATTN_DTYPE_FP8_E5M2, 1)                                                       \
+  X(ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 6, "int8_per_token_head", ATTN_DTYPE_UINT8, 1)                                    \
+  X(ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 7, "fp8_per_token_head", ATTN_DTYPE_UINT8, 1)                                      \
+  X(ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 8, "int4_per_token_head", ATTN_DTYPE_UINT8, 1)                                    \
   X(ATTN_FORMAT_FP8_DS_MLA, 9, "fp8_ds_mla", ATTN_DTYPE_UINT8, 0)
 
 typedef enum attn_format {
@@ -57,10 +67,18 @@ typedef enum attn_layout {
   ATTN_LAYOUT_HND = 1  /**< [num_blocks, num_kv_heads, block_size, row] */
 } attn_layout;
 
+/** Which of K and V, where their format has a scale per row, keep these scales in a tensor of their own. */
+typedef enum attn_separate_scales {
+  ATTN_SEPARATE_NONE = 0, /**< inline, behind each row's codes */
+  ATTN_SEPARATE_BOTH = 1, /**< those of K and of V: of each whose format is a *_per_token_head, and at least one is */
+  ATTN_SEPARATE_K = 2,    /**< those of K alone */
+  ATTN_SEPARATE_V = 3     /**< those of V alone */
+} attn_separate_scales;
+
 /** What a cache of one layer looks like. Start from ATTN_CACHE_DESC_INIT. */
 typedef struct attn_cache_desc {
   uint32_t size;        /**< sizeof(attn_cache_desc) */
-  attn_format k_format; /**< float32, float16 or bfloat16 until quantised caches are built; AUTO is refused here */
+  attn_format k_format; /**< any but fp8_ds_mla, which is not built in yet; AUTO is refused here */
   attn_format v_format; /**< AUTO (0): as k_format */
   attn_layout layout;   /**< 0: NHD */
   int64_t num_blocks;   /**< >= 0 */
@@ -69,7 +87,7 @@ typedef struct attn_cache_desc {
   int32_t num_kv_heads; /**< >= 1 */
   int32_t head_size;    /**< elements of a K row, >= 1 */
   int32_t v_head_size;  /**< elements of a V row; 0: as head_size */
-  int32_t separate_scales;  /**< 1: per-token scales in tensors of their own; 0: inline. Quantised formats only */
+  int32_t separate_scales;  /**< a value of attn_separate_scales; other than 0 for *_per_token_head formats only */
   int32_t kv_lora_rank;     /**< > 0 makes this a latent pool [num_blocks, block_size, row]; 0: K and V */
   int32_t qk_rope_head_dim; /**< rotary elements of a latent row */
   attn_dtype rotary_dtype;  /**< type of the rotary elements of quantised latent rows */
@@ -81,21 +99,25 @@ typedef struct attn_cache_desc {
 /** One pool tensor as attn_cache_describe() answers it. Unused axes are 0. */
 typedef struct attn_cache_layout {
   attn_dtype dtype;   /**< the tensor's element type */
-  int32_t ndim;       /**< 4 for K and V, 3 for latent rows */
+  int32_t ndim;       /**< 4 for K and V, 3 for latent rows and for separate scales */
   int64_t shape[4];   /**< in the order of desc.layout */
   int64_t strides[4]; /**< in elements */
-  uint64_t row_bytes; /**< bytes of one row */
+  uint64_t row_bytes; /**< bytes of one row, the zero bytes before an inline scale included */
   uint64_t bytes;     /**< bytes of the whole tensor, padding included */
 } attn_cache_layout;
 
 /** Answer of attn_cache_describe(). Start from ATTN_CACHE_INFO_INIT. */
 typedef struct attn_cache_info {
-  uint32_t size;            /**< sizeof(attn_cache_info) */
-  attn_cache_layout k;      /**< K, or the latent rows */
-  attn_cache_layout v;      /**< V; all zeros for a latent pool */
-  uint64_t bytes;           /**< K, V and separate scales together */
-  uint64_t bytes_per_block; /**< bytes / num_blocks, as if num_blocks were 1 when it is 0 */
-  double bytes_per_token;   /**< one position of all heads, K, V and scales; padding excluded */
+  uint32_t size;             /**< sizeof(attn_cache_info) */
+  attn_cache_layout k;       /**< K, or the latent rows */
+  attn_cache_layout v;       /**< V; all zeros for a latent pool */
+  uint64_t bytes;            /**< K, V and separate scales together */
+  uint64_t bytes_per_block;  /**< bytes / num_blocks, as if num_blocks were 1 when it is 0 */
+  double bytes_per_token;    /**< one position of all heads, K, V and scales; padding between blocks excluded */
+  attn_cache_layout k_scale; /**< K's separate scales: float32, compact, [blocks, block_size, heads] (HND: [blocks,
+                                  heads, block_size]); all zeros where there are none. A static scale has no layout: it
+                                  is [1] or [num_kv_heads] of the caller's */
+  attn_cache_layout v_scale; /**< V's */
 } attn_cache_info;
 #define ATTN_CACHE_INFO_INIT ATTN_INIT(attn_cache_info)
 
@@ -106,7 +128,7 @@ typedef struct attn_cache_info {
  *     HND strides: block = block_size * num_kv_heads * row, head = block_size * row,     offset = row, element = 1
  *
  * with k_block_bytes (v_block_bytes) in place of the block stride where given; it must be a multiple of the element and
- * at least the compact block.
+ * at least the compact block. `row` counts elements of the tensor: head_size, or the bytes of a *_per_token_head row.
  *
  * Thread-safe; allocates nothing. *info is written only on success.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a field outside its values); ATTN_E_UNSUPPORTED (a
@@ -117,11 +139,18 @@ ATTN_API ATTN_NODISCARD attn_status attn_cache_describe(const attn_cache_desc *d
 
 /* ---- Writing (stable) ------------------------------------------------------------------------------------------- */
 
+/** Which elements rotary embedding turns in pairs, of the first rotary_dim elements of a head. */
+typedef enum attn_rotary {
+  ATTN_ROTARY_NONE = 0,
+  ATTN_ROTARY_SPLIT_HALF = 1, /**< i with i + rotary_dim / 2 */
+  ATTN_ROTARY_INTERLEAVED = 2 /**< 2 i with 2 i + 1 */
+} attn_rotary;
+
 /** Arguments of attn_cache_write(). Start from ATTN_CACHE_WRITE_INIT. All tensors are borrowed for the call. */
 typedef struct attn_cache_write_args {
   uint32_t size;                /**< sizeof(attn_cache_write_args) */
-  attn_format k_format;         /**< AUTO: k_cache's own element type */
-  attn_format v_format;         /**< AUTO: v_cache's own element type */
+  attn_format k_format;         /**< AUTO: k_cache's own element type, which uint8 does not tell */
+  attn_format v_format;         /**< AUTO: v_cache's own element type; where that is uint8, as k_format */
   attn_layout layout;           /**< axis order of k_cache and v_cache */
   int32_t unchecked;            /**< 0: any bad slot is an error before a byte is written. 1: such a slot is skipped */
   const char *backend;          /**< NULL: choose; else a backend's name, obeyed or refused */
@@ -130,12 +159,23 @@ typedef struct attn_cache_write_args {
   const DLTensor *slot_mapping; /**< [n]  int64; n <= tokens (surplus rows are ignored), n > tokens is ATTN_E_SHAPE */
   const DLTensor *k_cache;      /**< pool of K in `layout`; written */
   const DLTensor *v_cache;      /**< pool of V in `layout`; written */
-  const DLTensor *k_scale;      /**< static or separate scales; NULL for float formats */
+  const DLTensor *k_scale;      /**< float32. fp8_e4m3, fp8_e5m2: the static scale, [1] or [num_kv_heads], finite and
+                                     > 0; NULL: 1. *_per_token_head: NULL where the rows hold their scales; else the
+                                     separate scales, [num_blocks, block_size, num_kv_heads] (HND: [num_blocks,
+                                     num_kv_heads, block_size]), written. Float formats: NULL */
   const DLTensor *v_scale;      /**< likewise */
   const DLTensor *kv_c;         /**< latent pools: [tokens, kv_lora_rank] */
   const DLTensor *k_pe;         /**< latent pools: [tokens, qk_rope_head_dim] */
   const DLTensor *kv_cache;     /**< latent pool [num_blocks, block_size, row]; written */
   const DLTensor *kv_scale;     /**< latent pools: [1] or [num_blocks, block_size] */
+  attn_rotary rotary;           /**< 0: k is written as given. Else the fields below say how it is rotated first */
+  const DLTensor *positions;    /**< [tokens]  int64: the row of the tables for each row of k and q */
+  const DLTensor *rotary_cos;   /**< [max_position, rotary_dim / 2]  float32. Engines that keep one table
+                                     [max_position, rotary_dim] of cosines, then sines, give two views of it */
+  const DLTensor *rotary_sin;   /**< [max_position, rotary_dim / 2]  float32 */
+  const DLTensor *q;            /**< NULL, or [tokens, num_q_heads, size]  float32 | float16 | bfloat16: rotated too,
+                                     into q_out. Any number of heads, size >= rotary_dim */
+  const DLTensor *q_out;        /**< with q: q's shape and type; written. May be the very tensor that q is */
 } attn_cache_write_args;
 #define ATTN_CACHE_WRITE_INIT ATTN_INIT(attn_cache_write_args)
 
@@ -145,14 +185,26 @@ typedef struct attn_cache_write_args {
  *     cache[slot_mapping[i]][head] = convert(k[i][head])     for every i with slot_mapping[i] >= 0
  *
  * The count is slot_mapping's. Negative slots are skipped (padding). Nothing but the named slots changes by one byte.
- * The conversion rounds to nearest even. In checked mode a slot at or beyond num_blocks * block_size, or the same
- * slot twice, is ATTN_E_INDEX before anything is written; in unchecked mode a slot beyond is skipped and of equal
- * slots any one wins.
+ * The conversion to a float format rounds to nearest even; those to the others are docs/numerics.md's, to the byte, on
+ * every backend. A *_per_token_head row that holds a NaN or an infinity decodes to NaN everywhere. In checked mode a
+ * slot at or beyond num_blocks * block_size, or the same slot twice, is ATTN_E_INDEX before anything is written; in
+ * unchecked mode a slot beyond is skipped and of equal slots any one wins.
+ *
+ * With `rotary`, row i of k is first rotated by the tables' row t = positions[i]: each pair (a, b) becomes
+ *
+ *     (a * cos[t][j] - b * sin[t][j],  b * cos[t][j] + a * sin[t][j])     j = 0 .. rotary_dim / 2 - 1
+ *
+ * in float32, every operation rounded by itself, and rounded to k's type; elements at and beyond rotary_dim stay as
+ * they are. What is written are the bytes that rotating first and then writing would have given. Row i of q goes to
+ * row i of q_out in the same way. A row whose slot is skipped is skipped in k, v and q alike, and its position is not
+ * read. A position outside the tables is ATTN_E_INDEX; in unchecked mode its row is skipped.
  *
  * Finished on return on a CPU context. Allocates nothing. May run in several threads on disjoint slots.
- * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE;
- *         ATTN_E_TENSOR_DEVICE; ATTN_E_OVERLAP (a pool overlaps an input or the other pool); ATTN_E_INDEX;
- *         ATTN_E_UNSUPPORTED (a format or latent pool that is not built in); ATTN_E_NAME, ATTN_E_BACKEND (backend).
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a switch, a format or a static scale outside its
+ *         values); ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE (also uint8 rows without a format);
+ *         ATTN_E_TENSOR_DEVICE; ATTN_E_OVERFLOW; ATTN_E_OVERLAP (one of k_cache, v_cache, separate scales and q_out
+ *         overlaps another tensor); ATTN_E_INDEX; ATTN_E_UNSUPPORTED (a format or latent pool that is not built in);
+ *         ATTN_E_NAME, ATTN_E_BACKEND (backend).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_cache_write(attn_context *context, const attn_cache_write_args *args,
                                                      attn_message *message);
@@ -162,15 +214,15 @@ ATTN_API ATTN_NODISCARD attn_status attn_cache_write(attn_context *context, cons
 /** Arguments of attn_cache_gather(). Start from ATTN_CACHE_GATHER_INIT. All tensors are borrowed for the call. */
 typedef struct attn_cache_gather_args {
   uint32_t size;               /**< sizeof(attn_cache_gather_args) */
-  attn_format k_format;        /**< AUTO: k_cache's own element type */
-  attn_format v_format;        /**< AUTO: v_cache's own element type */
+  attn_format k_format;        /**< as in attn_cache_write_args */
+  attn_format v_format;        /**< as in attn_cache_write_args */
   attn_layout layout;          /**< axis order of k_cache and v_cache */
   int32_t unchecked;           /**< 1: a position that cannot be reached (column missing, id outside) comes back 0 */
   const char *backend;         /**< NULL: choose */
   const DLTensor *k_cache;     /**< pool of K; NULL: K is not gathered (k must be NULL too) */
   const DLTensor *v_cache;     /**< pool of V; NULL: V is not gathered (v must be NULL too) */
-  const DLTensor *k_scale;     /**< as in attn_cache_write_args */
-  const DLTensor *v_scale;     /**< as in attn_cache_write_args */
+  const DLTensor *k_scale;     /**< as in attn_cache_write_args, but only read */
+  const DLTensor *v_scale;     /**< likewise */
   const DLTensor *kv_cache;    /**< latent pool */
   const DLTensor *kv_scale;    /**< latent pools */
   const DLTensor *block_table; /**< [seqs, width]  int32 */
@@ -189,6 +241,9 @@ typedef struct attn_cache_gather_args {
  *     k[r + p - seq_starts[s]] = cache[block_table[s][p / block_size]][p % block_size],  seq_starts[s] <= p <
  *     seq_lens[s]
  *
+ * A code is decoded as code * scale in float32. Rows of int4_per_token_head come back un-rotated, in float32, within
+ * 2^-20 of the row's largest value. The outputs tell the head sizes of *_per_token_head rows.
+ *
  * Finished on return on a CPU context. Allocates nothing.
  * @return as attn_cache_write(); ATTN_E_INDEX also for a length beyond the table (checked mode) and a bad start.
  */
@@ -202,8 +257,8 @@ typedef struct attn_cache_copy_args {
   uint32_t size;          /**< sizeof(attn_cache_copy_args) */
   attn_layout layout;     /**< axis order of both pools. Whole blocks move, so both give the same result */
   const char *backend;    /**< NULL: choose; else a backend's name, obeyed or refused */
-  const DLTensor *source; /**< pool that blocks are read from, of 4 axes or (latent rows) 3, the first one blocks; any
-                                  element type. A swap writes it too */
+  const DLTensor *source; /**< pool that blocks are read from, of 4 axes or (latent rows, separate scales) 3, the first
+                                  one blocks; any element type. A swap writes it too */
   const DLTensor *target; /**< pool that blocks are written to, of source's shape and element type, whatever its
                                   strides. The very tensor that source is: both are one pool */
   const DLTensor *block_map; /**< [n, 2]  int64: block of source, block of target */
@@ -217,7 +272,9 @@ typedef struct attn_cache_copy_args {
  *
  * The strides of each pool say what a block is: with several layers inside a block, or padding, only the elements of
  * the tensors given are read and written, and the bytes between them are not. Source and target are one pool when they
- * have the same data, shape and strides; otherwise they may not share a byte. K and V are two calls.
+ * have the same data, shape and strides; otherwise they may not share a byte. K and V are two calls; separate scales
+ * are a tensor like K and V, of 3 axes, and move by a call of their own with the same block_map. Inline scales lie in
+ * the rows and move with them.
  *
  * The result does not depend on the order of the pairs: a block that is named twice as target is refused, and in one
  * pool so is a target that another pair reads. In one pool a pair of a block with itself does nothing, and these two
@@ -244,6 +301,43 @@ ATTN_API ATTN_NODISCARD attn_status attn_cache_copy(attn_context *context, const
  */
 ATTN_API ATTN_NODISCARD attn_status attn_cache_swap(attn_context *context, const attn_cache_copy_args *args,
                                                     attn_message *message);
+
+/* ---- Requantising (stable) --------------------------------------------------------------------------------------- */
+
+/** Arguments of attn_cache_requantise(). Start from ATTN_CACHE_REQUANTISE_INIT. All tensors are borrowed. */
+typedef struct attn_cache_requantise_args {
+  uint32_t size;                /**< sizeof(attn_cache_requantise_args) */
+  const char *backend;          /**< NULL: choose; else a backend's name, obeyed or refused */
+  attn_format source_format;    /**< AUTO: source's own element type, which uint8 does not tell */
+  attn_format target_format;    /**< AUTO: target's own element type, which uint8 does not tell */
+  attn_layout source_layout;    /**< axis order of source and source_scale */
+  attn_layout target_layout;    /**< axis order of target and target_scale */
+  int32_t head_size;            /**< elements of a row; 0: what a pool says that is no *_per_token_head; required where
+                                     both are */
+  const DLTensor *source;       /**< pool of K or of V that blocks are read from */
+  const DLTensor *source_scale; /**< its scales, as k_scale of attn_cache_gather_args */
+  const DLTensor *target;       /**< pool that blocks are written to: source's block size and heads, any number of
+                                     blocks; shares no memory with source */
+  const DLTensor *target_scale; /**< its scales, as k_scale of attn_cache_write_args */
+  const DLTensor *block_map;    /**< [n, 2]  int64: block of source, block of target */
+} attn_cache_requantise_args;
+#define ATTN_CACHE_REQUANTISE_INIT ATTN_INIT(attn_cache_requantise_args)
+
+/**
+ * Convert whole blocks from one format to another.
+ *
+ *     target[block_map[i][1]] = quantise(dequantise(source[block_map[i][0]]))     for every i and every row of the block
+ *
+ * The bytes are those that gathering the rows in float32 and writing them would have given; so are rows that hold a
+ * NaN, and rows nobody wrote convert to whatever they decode to. A source block may stand in several pairs, a target
+ * block in one. K and V are two calls.
+ *
+ * Every entry is checked before a byte is written. Finished on return on a CPU context. Allocates nothing. May run in
+ * several threads on disjoint target blocks.
+ * @return as attn_cache_write().
+ */
+ATTN_API ATTN_NODISCARD attn_status attn_cache_requantise(attn_context *context, const attn_cache_requantise_args *args,
+                                                          attn_message *message);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache.c: attn_cache_describe(). Writing and gathering: cache_move.c; copy and swap: cache_copy.c. */
+/* cache.c: attn_cache_describe(). The calls that move rows: cache_write.c, cache_gather.c,
+   cache_copy.c, cache_requantise.c. */
 #include "attn/cache.h"
 
 #include <string.h>
@@ -23,8 +24,9 @@ static attn_status built_format(const char *field, attn_format format, attn_mess
                      attn_format_name(format), (int)format);
   }
   if (!attn_format_built(format)) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "desc.%s: %s is not built in; accepted: float32, float16, bfloat16",
-                     field, attn_format_name(format));
+    char names[ATTN_FORMAT_NAMES_BYTES];
+    return attn_fail(message, ATTN_E_UNSUPPORTED, "desc.%s: %s is not built in; accepted: %s", field,
+                     attn_format_name(format), attn_format_names_built(names));
   }
   return ATTN_OK;
 }
@@ -42,10 +44,7 @@ static attn_status resolve_desc(const attn_cache_desc *desc, attn_cache_desc *d,
     d->v_format = d->k_format;
   }
   ATTN_TRY(built_format("v_format", d->v_format, message));
-  if (d->separate_scales != 0) {
-    return attn_fail(message, d->separate_scales == 1 ? ATTN_E_UNSUPPORTED : ATTN_E_RANGE,
-                     "desc.separate_scales: %d, float formats have no scales; accepted: 0", (int)d->separate_scales);
-  }
+  ATTN_TRY(attn_separate_scales_check("desc.separate_scales", d->separate_scales, d->k_format, d->v_format, message));
   if (d->layout != ATTN_LAYOUT_NHD && d->layout != ATTN_LAYOUT_HND) {
     return attn_fail(message, ATTN_E_RANGE, "desc.layout: %d, accepted: 0 (NHD) or 1 (HND)", (int)d->layout);
   }
@@ -60,7 +59,8 @@ static attn_status resolve_desc(const attn_cache_desc *desc, attn_cache_desc *d,
   if (d->v_head_size == 0) {
     d->v_head_size = d->head_size;
   }
-  return ATTN_OK;
+  ATTN_TRY(attn_row_size_check("desc.head_size", d->head_size, d->k_format, message));
+  return attn_row_size_check("desc.v_head_size", d->v_head_size, d->v_format, message);
 }
 
 static attn_status overflow(const char *what, attn_message *message) {
@@ -68,7 +68,7 @@ static attn_status overflow(const char *what, attn_message *message) {
 }
 
 /* One tensor: strides of the layout, the block stride padded where asked. */
-static attn_status lay_out(const attn_cache_desc *d, const char *what, attn_format format, int32_t row,
+static attn_status lay_out(const attn_cache_desc *d, const char *what, attn_format format, int64_t row,
                            int64_t block_bytes, attn_cache_layout *layout, attn_message *message) {
   uint64_t element = attn_dtype_bytes(attn_format_storage(format));
   uint64_t block; /* elements of a compact block */
@@ -104,20 +104,58 @@ static attn_status lay_out(const attn_cache_desc *d, const char *what, attn_form
   return ATTN_OK;
 }
 
+/* Separate scales of K or V: compact, a scale where the pool has a row. */
+static attn_status lay_out_scales(const attn_cache_desc *d, const attn_cache_layout *pool, const char *what,
+                                  attn_cache_layout *layout, attn_message *message) {
+  memset(layout, 0, sizeof *layout);
+  layout->dtype = ATTN_DTYPE_FLOAT32;
+  layout->ndim = 3;
+  memcpy(layout->shape, pool->shape, 3 * sizeof layout->shape[0]);
+  layout->strides[0] = (int64_t)d->block_size * d->num_kv_heads;
+  layout->strides[1] = layout->shape[2];
+  layout->strides[2] = 1;
+  layout->row_bytes = sizeof(float);
+  uint64_t block;
+  if (attn_mul_overflow((uint64_t)layout->strides[0], sizeof(float), &block) ||
+      attn_mul_overflow(block, (uint64_t)d->num_blocks, &layout->bytes) || layout->bytes > (uint64_t)INT64_MAX) {
+    return overflow(what, message);
+  }
+  return ATTN_OK;
+}
+
+/* One of K and V with its separate scales, added to the sums. */
+static attn_status describe_side(const attn_cache_desc *d, int is_v, attn_cache_info *info, attn_message *message) {
+  const attn_format_facts *facts = attn_format_of(is_v ? d->v_format : d->k_format);
+  attn_cache_layout *pool = is_v ? &info->v : &info->k;
+  attn_cache_layout *scale = is_v ? &info->v_scale : &info->k_scale;
+  int separate = facts->scale == ATTN_SCALE_ROW && attn_format_is_separate(d->separate_scales, is_v);
+  int64_t row = attn_format_row_extent(facts, is_v ? d->v_head_size : d->head_size, separate);
+  ATTN_TRY(lay_out(d, is_v ? "v" : "k", facts->format, row, is_v ? d->v_block_bytes : d->k_block_bytes, pool, message));
+  if (separate) {
+    ATTN_TRY(lay_out_scales(d, pool, is_v ? "v_scale" : "k_scale", scale, message));
+  }
+  if (attn_add_overflow(info->bytes, pool->bytes, &info->bytes) ||
+      attn_add_overflow(info->bytes, scale->bytes, &info->bytes) || info->bytes > (uint64_t)INT64_MAX) {
+    return overflow("k and v together", message);
+  }
+  uint64_t pool_block = (uint64_t)pool->strides[0] * attn_dtype_bytes(pool->dtype);
+  uint64_t scale_block = (uint64_t)scale->strides[0] * sizeof(float);
+  if (attn_add_overflow(info->bytes_per_block, pool_block, &info->bytes_per_block) ||
+      attn_add_overflow(info->bytes_per_block, scale_block, &info->bytes_per_block)) {
+    return overflow("a block of k and v together", message);
+  }
+  info->bytes_per_token += (double)(pool->row_bytes + scale->row_bytes) * (double)d->num_kv_heads;
+  return ATTN_OK;
+}
+
 attn_status attn_cache_describe(const attn_cache_desc *desc, attn_cache_info *info, attn_message *message) {
   ATTN_CHECK_STRUCT(desc, "desc", attn_cache_desc, message);
   ATTN_CHECK_STRUCT(info, "info", attn_cache_info, message);
   attn_cache_desc d;
   attn_cache_info made = ATTN_CACHE_INFO_INIT;
   ATTN_TRY(resolve_desc(desc, &d, message));
-  ATTN_TRY(lay_out(&d, "k", d.k_format, d.head_size, d.k_block_bytes, &made.k, message));
-  ATTN_TRY(lay_out(&d, "v", d.v_format, d.v_head_size, d.v_block_bytes, &made.v, message));
-  if (attn_add_overflow(made.k.bytes, made.v.bytes, &made.bytes) || made.bytes > (uint64_t)INT64_MAX) {
-    return overflow("k and v together", message);
-  }
-  made.bytes_per_block = (uint64_t)made.k.strides[0] * attn_dtype_bytes(made.k.dtype) +
-                         (uint64_t)made.v.strides[0] * attn_dtype_bytes(made.v.dtype);
-  made.bytes_per_token = (double)(made.k.row_bytes + made.v.row_bytes) * (double)d.num_kv_heads;
+  ATTN_TRY(describe_side(&d, 0, &made, message));
+  ATTN_TRY(describe_side(&d, 1, &made, message));
   *info = made;
   return ATTN_OK;
 }

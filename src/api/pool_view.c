@@ -45,3 +45,13 @@ attn_status attn_refuse_tensor(const DLTensor *tensor, const char *name, const c
   }
   return ATTN_OK;
 }
+
+attn_status attn_check_move_switches(int32_t unchecked, attn_layout layout, attn_message *message) {
+  if (unchecked != 0 && unchecked != 1) {
+    return attn_fail(message, ATTN_E_RANGE, "unchecked: %d, accepted: 0 or 1", (int)unchecked);
+  }
+  if (layout != ATTN_LAYOUT_NHD && layout != ATTN_LAYOUT_HND) {
+    return attn_fail(message, ATTN_E_RANGE, "layout: %d, accepted: 0 (NHD) or 1 (HND)", (int)layout);
+  }
+  return ATTN_OK;
+}

@@ -24,6 +24,9 @@ attn_status attn_pool_view_make(attn_view *view, const DLTensor *tensor, const c
 attn_status attn_refuse_overlap(const attn_view *output, const char *output_name, const attn_view *other,
                                 const char *other_name, attn_message *message);
 
+/* The switches that writing and gathering share. */
+attn_status attn_check_move_switches(int32_t unchecked, attn_layout layout, attn_message *message);
+
 /* A tensor that this call does not use must be NULL. */
 attn_status attn_refuse_tensor(const DLTensor *tensor, const char *name, const char *why, attn_message *message);
 

@@ -15,6 +15,9 @@
    return `code`. Allocates nothing. */
 attn_status attn_fail(attn_message *message, attn_status code, const char *format, ...) ATTN_PRINTF(3, 4);
 
+/* Add to the line of a failure, if a message was given. */
+void attn_append(attn_message *message, const char *format, ...) ATTN_PRINTF(2, 3);
+
 /* Forward a failure. */
 #define ATTN_TRY(expression)                                                                                           \
   do {                                                                                                                 \

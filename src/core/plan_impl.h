@@ -12,6 +12,7 @@
 
 #include "attn/attn.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/load.h"
 #include "core/view.h"
 
@@ -70,8 +71,9 @@ typedef struct attn_run_view {
   attn_view q;              /* [tokens, q heads, qk size] */
   attn_view k;              /* direct: [kv tokens, kv heads, qk size] */
   attn_view v;              /* direct: [kv tokens, kv heads, v size] */
-  attn_view k_cache;        /* cache: [blocks, block size, kv heads, qk size] */
-  attn_view v_cache;        /* cache: [blocks, block size, kv heads, v size] */
+  attn_view k_cache;        /* cache: [blocks, block size, kv heads, row of k], see k_rows */
+  attn_view v_cache;        /* cache: [blocks, block size, kv heads, row of v] */
+  attn_rows k_rows, v_rows; /* cache: what a row of either pool is */
   attn_view block_table;    /* [seqs, width] int32 */
   attn_view alibi_slopes;   /* [q heads] float32 */
   attn_view sinks;          /* [q heads] float32 */
@@ -90,7 +92,25 @@ typedef struct attn_write_view {
   attn_view k, v;             /* [tokens, heads, size] */
   attn_view slot_mapping;     /* [n] int64 */
   attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
+  attn_rows k_rows, v_rows;
+  attn_rotary rotary;
+  int32_t rotary_dim;
+  attn_view positions;              /* [tokens] int64 */
+  attn_view rotary_cos, rotary_sin; /* [max position, rotary_dim / 2] float32 */
+  attn_view q, q_out;               /* [tokens, q heads, size] or absent; may be the same memory */
 } attn_write_view;
+
+/* 1 when row i of a write is written: its slot is in the pool and its position, where one counts, in the tables. */
+static inline int attn_write_takes(const attn_write_view *view, int64_t slot, int64_t i) {
+  if (slot < 0 || slot >= view->capacity) {
+    return 0;
+  }
+  if (view->rotary == ATTN_ROTARY_NONE) {
+    return 1;
+  }
+  int64_t position = attn_int64_at(&view->positions, i);
+  return position >= 0 && position < view->rotary_cos.shape[0];
+}
 
 /* attn_cache_gather after its checks. Either of k, v may be absent (data NULL and ndim 0). */
 typedef struct attn_gather_view {
@@ -99,6 +119,7 @@ typedef struct attn_gather_view {
   int32_t block_size;
   int64_t num_blocks;
   attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
+  attn_rows k_rows, v_rows;
   attn_view block_table;      /* [seqs, width] int32 */
   attn_view seq_lens;         /* [seqs] int32 */
   attn_view seq_starts;       /* [seqs] int32, or absent: 0 */
@@ -118,6 +139,13 @@ typedef struct attn_copy_view {
 static inline int64_t attn_copy_block(const attn_copy_view *view, int64_t pair, int side) {
   return attn_load_int64(view->block_map.data + pair * view->block_map.stride[0] + side * view->block_map.stride[1]);
 }
+
+/* attn_cache_requantise after its checks: the pools are [blocks, offset, head, element]; the same number of offsets and
+   heads, any number of blocks each. */
+typedef struct attn_requantise_view {
+  attn_copy_view map; /* source, target and the pairs */
+  attn_rows source_rows, target_rows;
+} attn_requantise_view;
 
 /* attn_merge after its checks; parts stay DLTensors (any number, no allocation): attn_view_make cannot fail on them. */
 typedef struct attn_merge_view {
@@ -157,6 +185,8 @@ struct attn_backend {
   attn_status (*cache_gather)(const attn_context *context, const attn_gather_view *view, attn_message *message);
   attn_status (*cache_copy)(const attn_context *context, const attn_copy_view *view, attn_message *message);
   attn_status (*cache_swap)(const attn_context *context, const attn_copy_view *view, attn_message *message);
+  attn_status (*cache_requantise)(const attn_context *context, const attn_requantise_view *view,
+                                  attn_message *message);
   attn_status (*merge)(const attn_context *context, const attn_merge_view *view, attn_message *message);
 };
 

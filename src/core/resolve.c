@@ -5,32 +5,6 @@
 
 #include <math.h>
 
-int attn_format_built(attn_format format) {
-  switch (format) {
-  case ATTN_FORMAT_AUTO:
-    return 0;
-#define ATTN_CASE(name, value, spelling, storage, built)                                                               \
-  case name:                                                                                                           \
-    return built;
-    ATTN_FORMAT_LIST(ATTN_CASE)
-#undef ATTN_CASE
-  }
-  return 0;
-}
-
-attn_dtype attn_format_storage(attn_format format) {
-  switch (format) {
-  case ATTN_FORMAT_AUTO:
-    return ATTN_DTYPE_DEFAULT;
-#define ATTN_CASE(name, value, spelling, storage, built)                                                               \
-  case name:                                                                                                           \
-    return storage;
-    ATTN_FORMAT_LIST(ATTN_CASE)
-#undef ATTN_CASE
-  }
-  return ATTN_DTYPE_DEFAULT;
-}
-
 static attn_status at_least(const char *field, int32_t value, int32_t least, attn_message *message) {
   if (value < least) {
     return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: %d or more", field, (int)value, (int)least);
@@ -65,7 +39,7 @@ static attn_status cache_format(const char *field, attn_format format, attn_mess
   if (attn_format_storage(format) == ATTN_DTYPE_DEFAULT) {
     return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: a value of attn_format", field, (int)format);
   }
-  if (!attn_format_built(format)) {
+  if (!attn_format_built(format) || attn_format_of(format)->code != ATTN_CODE_FLOAT) {
     return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s is not built in; accepted: float32, float16, bfloat16", field,
                      attn_format_name(format));
   }
@@ -82,6 +56,32 @@ static attn_format format_of_type(attn_dtype type) {
   default:
     return ATTN_FORMAT_FLOAT32;
   }
+}
+
+attn_status attn_separate_scales_check(const char *field, int32_t separate_scales, attn_format k_format,
+                                       attn_format v_format, attn_message *message) {
+  if (separate_scales < ATTN_SEPARATE_NONE || separate_scales > ATTN_SEPARATE_V) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: 0 (inline), 1 (K and V), 2 (K), 3 (V)", field,
+                     (int)separate_scales);
+  }
+  int k_has = attn_format_of(k_format)->scale == ATTN_SCALE_ROW;
+  int v_has = attn_format_of(v_format)->scale == ATTN_SCALE_ROW;
+  int fits = separate_scales == ATTN_SEPARATE_BOTH ? k_has || v_has
+             : separate_scales == ATTN_SEPARATE_K  ? k_has
+                                                   : v_has;
+  if (separate_scales != ATTN_SEPARATE_NONE && !fits) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: %d, but rows of %s (K) and %s (V) have no scales; accepted: 0", field,
+                     (int)separate_scales, attn_format_name(k_format), attn_format_name(v_format));
+  }
+  return ATTN_OK;
+}
+
+attn_status attn_row_size_check(const char *field, int32_t size, attn_format format, attn_message *message) {
+  if (attn_format_of(format)->scale == ATTN_SCALE_ROW && size > ATTN_ROW_MAX) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: %d with %s, accepted: up to %d", field, (int)size,
+                     attn_format_name(format), ATTN_ROW_MAX);
+  }
+  return ATTN_OK;
 }
 
 /* What later versions build is refused by name before anything else is judged. */

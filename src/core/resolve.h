@@ -5,6 +5,7 @@
 
 #include "attn/attn.h"
 #include "core/error.h"
+#include "core/format.h"
 
 /* A struct's size field: exactly what this header has. Older, smaller structs will be accepted once there are any. */
 #define ATTN_CHECK_STRUCT(pointer, name, type, message)                                                                \
@@ -36,10 +37,12 @@ attn_status attn_limits_resolve(const attn_plan_limits *limits, attn_plan_limits
 attn_status attn_options_resolve(const attn_plan_options *options, const attn_problem *problem,
                                  attn_plan_options *resolved, attn_message *message);
 
-/* Whether the row of the format list says "built in". */
-int attn_format_built(attn_format format);
+/* separate_scales against the formats: 0, or a value of attn_separate_scales that names only K and V with a scale per
+   row, and at least one of them. */
+attn_status attn_separate_scales_check(const char *field, int32_t separate_scales, attn_format k_format,
+                                       attn_format v_format, attn_message *message);
 
-/* The tensor element type that stores a format; DEFAULT outside the list. */
-attn_dtype attn_format_storage(attn_format format);
+/* Rows that are quantised as a whole have at most ATTN_ROW_MAX elements. */
+attn_status attn_row_size_check(const char *field, int32_t size, attn_format format, attn_message *message);
 
 #endif

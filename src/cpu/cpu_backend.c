@@ -103,5 +103,6 @@ const attn_backend attn_cpu_backend = {
     .cache_gather = attn_cpu_cache_gather,
     .cache_copy = attn_cpu_cache_copy,
     .cache_swap = attn_cpu_cache_swap,
+    .cache_requantise = attn_cpu_cache_requantise,
     .merge = attn_cpu_merge,
 };

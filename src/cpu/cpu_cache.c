@@ -1,74 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_cache.c: writing by slot and gathering by table. A row of one head moves at a time: copied when both sides have
-   one type, else through fp32 (every conversion from a 16-bit type is exact, the one to it rounds to nearest even).
-   Tasks take ranges of tokens. */
+/* cpu_cache.c: writing by slot, gathering by table, requantising by block map. A row of one head moves at a time
+   (cpu_move.c). Tasks take ranges of tokens, sequences, or pairs of blocks. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "core/fault.h"
 #include "core/load.h"
 #include "core/threads.h"
-#include "cpu/cpu_work.h"
+#include "cpu/cpu_move.h"
 
-#define PART 64   /* elements converted at a time */
 #define TOKENS 16 /* tokens that a task takes at a time */
 
-/* Where one row of `size` elements lies. */
-typedef struct row_ref {
-  unsigned char *data;
-  int64_t element_stride;
-  attn_dtype dtype;
-} row_ref;
-
-static row_ref token_row(const attn_view *view, int64_t token, int64_t head) {
-  row_ref row = {view->data + token * view->stride[0] + head * view->stride[1], view->stride[2], view->dtype};
+static attn_cpu_elements token_row(const attn_view *view, int64_t token, int64_t head) {
+  attn_cpu_elements row = {view->data + token * view->stride[0] + head * view->stride[1], view->stride[2], view->dtype};
   return row;
-}
-
-static row_ref pool_row(const attn_view *pool, int64_t block, int64_t offset, int64_t head) {
-  row_ref row = {pool->data + block * pool->stride[0] + offset * pool->stride[1] + head * pool->stride[2],
-                 pool->stride[3], pool->dtype};
-  return row;
-}
-
-static void copy_row(row_ref dst, row_ref src, int32_t size) {
-  size_t element = attn_dtype_bytes(src.dtype);
-  if (dst.element_stride == (int64_t)element && src.element_stride == (int64_t)element) {
-    memcpy(dst.data, src.data, (size_t)size * element);
-    return;
-  }
-  for (int32_t i = 0; i < size; i++) {
-    memcpy(dst.data + i * dst.element_stride, src.data + i * src.element_stride, element);
-  }
-}
-
-static void truncate_row(float *row, int32_t size) {
-  for (int32_t i = 0; i < size; i++) {
-    uint32_t bits;
-    memcpy(&bits, &row[i], sizeof bits);
-    bits &= 0xffff0000u;
-    memcpy(&row[i], &bits, sizeof bits);
-  }
-}
-
-static void move_row(const attn_cpu_table *table, row_ref dst, row_ref src, int64_t size) {
-  if (dst.dtype == src.dtype) {
-    for (int64_t begin = 0; begin < size; begin += INT32_MAX) {
-      row_ref to = {dst.data + begin * dst.element_stride, dst.element_stride, dst.dtype};
-      row_ref from = {src.data + begin * src.element_stride, src.element_stride, src.dtype};
-      copy_row(to, from, (int32_t)attn_min(size - begin, INT32_MAX));
-    }
-    return;
-  }
-  float part[PART];
-  for (int64_t begin = 0; begin < size; begin += PART) {
-    int32_t n = (int32_t)attn_min(size - begin, PART);
-    attn_cpu_load_rows(table, src.dtype, part, src.data + begin * src.element_stride, 0, src.element_stride, 1, n, n);
-    if (attn_fault(ATTN_FAULT_WRITE_ROUND) && dst.dtype == ATTN_DTYPE_BFLOAT16) {
-      truncate_row(part, n);
-    }
-    attn_cpu_store_row(table, dst.dtype, dst.data + begin * dst.element_stride, dst.element_stride, part, 1.0f, n);
-  }
 }
 
 /* ---- write ------------------------------------------------------------------------------------------------------- */
@@ -93,14 +38,33 @@ static int64_t slot_at(const attn_write_view *view, int64_t i) {
 static void write_token(const write_job *job, int64_t token) {
   const attn_write_view *view = job->view;
   int64_t slot = slot_at(view, token);
-  if (slot < 0 || slot >= view->capacity) {
+  if (!attn_write_takes(view, slot, token)) {
     return;
   }
+  _Alignas(8) unsigned char memory[ATTN_ROW_MAX * sizeof(float)];
   int64_t block = slot / view->block_size;
   int64_t offset = slot % view->block_size;
   for (int64_t h = 0; h < view->k.shape[1]; h++) {
-    move_row(job->table, pool_row(&view->k_cache, block, offset, h), token_row(&view->k, token, h), view->k.shape[2]);
-    move_row(job->table, pool_row(&view->v_cache, block, offset, h), token_row(&view->v, token, h), view->v.shape[2]);
+    attn_cpu_source k = {.row = token_row(&view->k, token, h)};
+    attn_cpu_source v = {.row = token_row(&view->v, token, h)};
+    attn_row k_row = attn_row_at(&view->k_rows, &view->k_cache, block, offset, h);
+    attn_row v_row = attn_row_at(&view->v_rows, &view->v_cache, block, offset, h);
+    if (view->rotary != ATTN_ROTARY_NONE) {
+      attn_cpu_rotate(job->table, view, token, &k, memory);
+    }
+    attn_cpu_put_row(job->table, &view->k_rows, view->k_cache.dtype, &k_row, &k);
+    attn_cpu_put_row(job->table, &view->v_rows, view->v_cache.dtype, &v_row, &v);
+  }
+  for (int64_t h = 0; view->q.ndim > 0 && h < view->q.shape[1]; h++) {
+    attn_cpu_source q = {.row = token_row(&view->q, token, h)};
+    attn_cpu_elements out = token_row(&view->q_out, token, h);
+    attn_cpu_rotate(job->table, view, token, &q, memory);
+    attn_cpu_move_elements(job->table, out, q.rotated, q.rotary_dim);
+    if (out.data != q.row.data) {
+      out.data += q.rotary_dim * out.stride;
+      q.row.data += q.rotary_dim * q.row.stride;
+      attn_cpu_move_elements(job->table, out, q.row, view->q.shape[2] - q.rotary_dim);
+    }
   }
 }
 
@@ -151,21 +115,22 @@ static int64_t block_at(const attn_gather_view *view, int64_t seq, int64_t colum
   return id >= 0 && id < view->num_blocks ? id : -1;
 }
 
-static void clear_row(row_ref dst, int64_t size) {
+static void clear_row(attn_cpu_elements dst, int64_t size) {
   size_t element = attn_dtype_bytes(dst.dtype);
   for (int64_t i = 0; i < size; i++) {
-    memset(dst.data + i * dst.element_stride, 0, element);
+    memset(dst.data + i * dst.stride, 0, element);
   }
 }
 
 /* One position of K or of V, all heads. */
-static void gather_one(const gather_job *job, const attn_view *pool, const attn_view *out, int64_t block,
-                       int64_t offset, int64_t row) {
+static void gather_one(const gather_job *job, const attn_view *pool, const attn_rows *rows, const attn_view *out,
+                       int64_t block, int64_t offset, int64_t row) {
   for (int64_t h = 0; out->ndim > 0 && h < out->shape[1]; h++) {
     if (block < 0) {
       clear_row(token_row(out, row, h), out->shape[2]);
     } else {
-      move_row(job->table, token_row(out, row, h), pool_row(pool, block, offset, h), out->shape[2]);
+      attn_row from = attn_row_at(rows, pool, block, offset, h);
+      attn_cpu_get_row(job->table, token_row(out, row, h), rows, pool->dtype, &from);
     }
   }
 }
@@ -177,8 +142,9 @@ static void gather_seq(const gather_job *job, int64_t seq, int64_t first_row) {
   for (int64_t p = start; p < len; p++) {
     int64_t source = attn_fault(ATTN_FAULT_GATHER_START) ? p - start : p;
     int64_t block = block_at(view, seq, source / view->block_size);
-    gather_one(job, &view->k_cache, &view->k, block, source % view->block_size, first_row + p - start);
-    gather_one(job, &view->v_cache, &view->v, block, source % view->block_size, first_row + p - start);
+    int64_t offset = source % view->block_size;
+    gather_one(job, &view->k_cache, &view->k_rows, &view->k, block, offset, first_row + p - start);
+    gather_one(job, &view->v_cache, &view->v_rows, &view->v, block, offset, first_row + p - start);
   }
 }
 
@@ -204,5 +170,66 @@ attn_status attn_cpu_cache_gather(const attn_context *context, const attn_gather
   job.view = view;
   atomic_init(&job.next, 0);
   attn_threads_run(&context->threads, gather_thread, &job);
+  return ATTN_OK;
+}
+
+/* ---- requantise -------------------------------------------------------------------------------------------------- */
+
+typedef struct requantise_job {
+  const attn_cpu_table *table;
+  const attn_requantise_view *view;
+  atomic_llong next;
+} requantise_job;
+
+/* One row, through float32: whole where a side has a scale per row, else a part at a time. */
+static void requantise_row(const requantise_job *job, const attn_row *to, const attn_row *from) {
+  const attn_requantise_view *view = job->view;
+  float values[ATTN_ROW_MAX];
+  attn_rows source_rows = view->source_rows;
+  attn_rows target_rows = view->target_rows;
+  int64_t size = source_rows.size;
+  for (int64_t begin = 0; begin < size || begin == 0; begin += ATTN_ROW_MAX) {
+    attn_row source = *from;
+    attn_row target = *to;
+    attn_cpu_elements row = {(unsigned char *)values, sizeof(float), ATTN_DTYPE_FLOAT32};
+    attn_cpu_source part = {.row = row};
+    source_rows.size = target_rows.size = attn_min(size - begin, ATTN_ROW_MAX);
+    source.codes += begin * source.code_stride; /* only rows without a scale of their own have a second part */
+    target.codes += begin * target.code_stride;
+    attn_cpu_get_row(job->table, row, &source_rows, view->map.source.dtype, &source);
+    attn_cpu_put_row(job->table, &target_rows, view->map.target.dtype, &target, &part);
+  }
+}
+
+static void requantise_thread(void *argument, size_t thread) {
+  (void)thread;
+  requantise_job *job = argument;
+  const attn_requantise_view *view = job->view;
+  const attn_view *pool = &view->map.source;
+  for (;;) {
+    int64_t i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+    if (i >= view->map.num_pairs) {
+      return;
+    }
+    int64_t source = attn_copy_block(&view->map, i, 0);
+    int64_t target = attn_copy_block(&view->map, i, 1);
+    for (int64_t offset = 0; offset < pool->shape[1]; offset++) {
+      for (int64_t h = 0; h < pool->shape[2]; h++) {
+        attn_row from = attn_row_at(&view->source_rows, pool, source, offset, h);
+        attn_row to = attn_row_at(&view->target_rows, &view->map.target, target, offset, h);
+        requantise_row(job, &to, &from);
+      }
+    }
+  }
+}
+
+attn_status attn_cpu_cache_requantise(const attn_context *context, const attn_requantise_view *view,
+                                      attn_message *message) {
+  (void)message;
+  requantise_job job;
+  job.table = context->table;
+  job.view = view;
+  atomic_init(&job.next, 0);
+  attn_threads_run(&context->threads, requantise_thread, &job);
   return ATTN_OK;
 }

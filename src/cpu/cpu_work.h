@@ -114,6 +114,8 @@ void attn_cpu_store_row(const attn_cpu_table *table, attn_dtype dtype, unsigned 
 
 attn_status attn_cpu_cache_write(const attn_context *context, const attn_write_view *view, attn_message *message);
 attn_status attn_cpu_cache_gather(const attn_context *context, const attn_gather_view *view, attn_message *message);
+attn_status attn_cpu_cache_requantise(const attn_context *context, const attn_requantise_view *view,
+                                      attn_message *message);
 attn_status attn_cpu_cache_copy(const attn_context *context, const attn_copy_view *view, attn_message *message);
 attn_status attn_cpu_cache_swap(const attn_context *context, const attn_copy_view *view, attn_message *message);
 attn_status attn_cpu_merge(const attn_context *context, const attn_merge_view *view, attn_message *message);

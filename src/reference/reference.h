@@ -64,6 +64,7 @@ uint64_t attn_reference_attention_bytes(const attn_problem *problem);
 void attn_reference_attention(const attn_run_view *view, double *buffers);
 void attn_reference_cache_write(const attn_write_view *view);
 void attn_reference_cache_gather(const attn_gather_view *view);
+void attn_reference_cache_requantise(const attn_requantise_view *view);
 void attn_reference_cache_copy(const attn_copy_view *view);
 void attn_reference_cache_swap(const attn_copy_view *view);
 attn_status attn_reference_merge(const attn_merge_view *view);

@@ -73,6 +73,14 @@ static attn_status reference_cache_swap(const attn_context *context, const attn_
   return ATTN_OK;
 }
 
+static attn_status reference_cache_requantise(const attn_context *context, const attn_requantise_view *view,
+                                              attn_message *message) {
+  (void)context;
+  (void)message;
+  attn_reference_cache_requantise(view);
+  return ATTN_OK;
+}
+
 static attn_status reference_merge(const attn_context *context, const attn_merge_view *view, attn_message *message) {
   (void)context;
   attn_status status = attn_reference_merge(view);
@@ -93,5 +101,6 @@ const attn_backend attn_reference_backend = {
     .cache_gather = reference_cache_gather,
     .cache_copy = reference_cache_copy,
     .cache_swap = reference_cache_swap,
+    .cache_requantise = reference_cache_requantise,
     .merge = reference_merge,
 };

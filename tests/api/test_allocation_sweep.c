@@ -413,6 +413,7 @@ static void dry_runs_and_plans(void **state) {
 
 static void caches(void **state) {
   attn_cache_copy_args copy = ATTN_CACHE_COPY_INIT;
+  attn_cache_requantise_args requantise = ATTN_CACHE_REQUANTISE_INIT;
   int64_t map[] = {1, 4, 2, 5};
   tensor t_map;
   caching c;
@@ -430,6 +431,18 @@ static void caches(void **state) {
   NEVER(attn_cache_swap, EXPECT_OK(attn_cache_swap(c.context, &copy, &why)));
   NEVER(attn_cache_copy, EXPECT_OK(attn_cache_copy(c.context, &copy, &why)), map[3] = 4,
         EXPECT_STATUS(attn_cache_copy(c.context, &copy, &why), ATTN_E_INDEX, NULL));
+  guarded other = guard_make(c.k_pool.bytes);
+  tensor target = c.t_k_pool;
+  target.t.shape = target.shape;
+  target.t.strides = target.strides;
+  target.t.data = other.data;
+  requantise.source = &c.t_k_pool.t;
+  requantise.target = &target.t;
+  requantise.block_map = &t_map.t;
+  map[3] = 5;
+  NEVER(attn_cache_requantise, EXPECT_OK(attn_cache_requantise(c.context, &requantise, &why)), map[3] = 4,
+        EXPECT_STATUS(attn_cache_requantise(c.context, &requantise, &why), ATTN_E_INDEX, NULL));
+  guard_free(&other);
   caching_close(&c);
   merging_init(&m, NULL, 3, 5, 2, 9, ATTN_DTYPE_FLOAT32);
   merging_store(&m);

@@ -166,6 +166,105 @@ static void sizes_beyond_64_bits(void **state) {
   assert_memory_equal(&info, &before, sizeof info);
 }
 
+/* Rows of every quantised format, bytes worked out by hand: [10 blocks, 4 positions, 3 heads]. */
+static void quantised_rows(void **state) {
+  static const struct {
+    attn_format format;
+    int32_t size;
+    int64_t row, separate_row;
+    attn_dtype dtype;
+  } rows[] = {
+      {ATTN_FORMAT_FP8_E4M3, 17, 17, 0, ATTN_DTYPE_FP8_E4M3},
+      {ATTN_FORMAT_FP8_E5M2, 64, 64, 0, ATTN_DTYPE_FP8_E5M2},
+      {ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 64, 68, 64, ATTN_DTYPE_UINT8},
+      {ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 17, 24, 17, ATTN_DTYPE_UINT8},
+      {ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 1, 8, 1, ATTN_DTYPE_UINT8},
+      {ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 64, 36, 32, ATTN_DTYPE_UINT8},
+      {ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 65, 40, 33, ATTN_DTYPE_UINT8},
+      {ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 1, 8, 1, ATTN_DTYPE_UINT8},
+  };
+  static const int64_t scale_shape[] = {10, 4, 3}, scale_hnd[] = {10, 3, 4};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    attn_cache_desc desc = desc_of(rows[i].format);
+    attn_cache_info info = ATTN_CACHE_INFO_INIT;
+    attn_cache_layout none;
+    memset(&none, 0, sizeof none);
+    desc.head_size = rows[i].size;
+    int64_t row = rows[i].row;
+    int64_t shape[] = {10, 4, 3, row}, strides[] = {12 * row, 3 * row, row, 1};
+    EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+    check_layout(&info.k, rows[i].dtype, shape, strides, (uint64_t)row, (uint64_t)(120 * row));
+    check_layout(&info.v, rows[i].dtype, shape, strides, (uint64_t)row, (uint64_t)(120 * row));
+    assert_true(info.bytes_per_token == (double)(6 * row));
+    assert_memory_equal(&info.k_scale, &none, sizeof none);
+    desc.separate_scales = ATTN_SEPARATE_BOTH;
+    if (rows[i].separate_row == 0) {
+      EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "separate_scales");
+      continue;
+    }
+    desc.separate_scales = ATTN_SEPARATE_V;
+    desc.layout = ATTN_LAYOUT_HND;
+    EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+    row = rows[i].separate_row;
+    int64_t hnd[] = {10, 3, 4, row}, hnd_strides[] = {12 * row, 4 * row, row, 1};
+    check_layout(&info.v, rows[i].dtype, hnd, hnd_strides, (uint64_t)row, (uint64_t)(120 * row));
+    assert_int_equal(info.k.row_bytes, rows[i].row);
+    assert_memory_equal(&info.k_scale, &none, sizeof none);
+    assert_true(info.v_scale.dtype == ATTN_DTYPE_FLOAT32 && info.v_scale.ndim == 3);
+    assert_memory_equal(info.v_scale.shape, scale_hnd, sizeof scale_hnd);
+    assert_true(info.v_scale.strides[0] == 12 && info.v_scale.strides[1] == 4 && info.v_scale.strides[2] == 1);
+    assert_int_equal(info.v_scale.bytes, 480);
+    assert_int_equal(info.bytes, 120 * (rows[i].row + row) + 480);
+    assert_int_equal(info.bytes_per_block, 12 * (rows[i].row + row) + 48);
+    assert_true(info.bytes_per_token == (double)(3 * (rows[i].row + row + 4)));
+    desc.layout = ATTN_LAYOUT_NHD;
+    desc.separate_scales = ATTN_SEPARATE_BOTH;
+    EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+    assert_memory_equal(info.k_scale.shape, scale_shape, sizeof scale_shape);
+    assert_memory_equal(&info.k_scale, &info.v_scale, sizeof none);
+  }
+}
+
+static void quantised_pairs(void **state) {
+  attn_cache_info info = ATTN_CACHE_INFO_INIT;
+  attn_cache_desc desc = desc_of(ATTN_FORMAT_INT8_PER_TOKEN_HEAD);
+  (void)state;
+  desc.v_format = ATTN_FORMAT_INT4_PER_TOKEN_HEAD;
+  desc.head_size = 128;
+  desc.v_head_size = 96;
+  EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+  assert_true(info.bytes_per_token == 3 * ((128 + 4) + (48 + 4)));
+  desc.v_format = ATTN_FORMAT_BFLOAT16;
+  desc.separate_scales = ATTN_SEPARATE_BOTH; /* K's: V has none */
+  EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+  assert_true(info.v_scale.ndim == 0 && info.k_scale.ndim == 3 && info.k.row_bytes == 128);
+  desc.separate_scales = ATTN_SEPARATE_V;
+  EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "separate_scales");
+  desc.separate_scales = 4;
+  EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "separate_scales");
+  desc.separate_scales = -1;
+  EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "separate_scales");
+  desc.separate_scales = 0;
+  desc.k_block_bytes = 12 * 132 + 5; /* padded by any number of bytes */
+  EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+  assert_true(info.k.strides[0] == 12 * 132 + 5);
+  desc.k_block_bytes = 12 * 132 - 1;
+  EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "k_block_bytes");
+  desc.k_block_bytes = 0;
+  desc.head_size = 8193;
+  EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_RANGE, "head_size");
+  desc.head_size = 8192;
+  EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+  desc.num_blocks = 1; /* a separate scale is larger than a row of one code */
+  desc.head_size = desc.v_head_size = 1;
+  desc.separate_scales = ATTN_SEPARATE_BOTH;
+  desc.v_format = ATTN_FORMAT_INT8_PER_TOKEN_HEAD;
+  desc.block_size = INT32_MAX;
+  desc.num_kv_heads = INT32_MAX;
+  EXPECT_STATUS(attn_cache_describe(&desc, &info, &why), ATTN_E_OVERFLOW, "scale");
+}
+
 static void null_and_size(void **state) {
   attn_cache_info info = ATTN_CACHE_INFO_INIT;
   attn_cache_desc desc = desc_of(ATTN_FORMAT_FLOAT32);
@@ -181,9 +280,10 @@ static void null_and_size(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(both_layouts),  cmocka_unit_test(unlike_k_and_v),
-      cmocka_unit_test(padded_blocks), cmocka_unit_test(defaults_and_no_blocks),
-      cmocka_unit_test(bad_fields),    cmocka_unit_test(sizes_beyond_64_bits),
+      cmocka_unit_test(both_layouts),   cmocka_unit_test(unlike_k_and_v),
+      cmocka_unit_test(padded_blocks),  cmocka_unit_test(defaults_and_no_blocks),
+      cmocka_unit_test(bad_fields),     cmocka_unit_test(sizes_beyond_64_bits),
+      cmocka_unit_test(quantised_rows), cmocka_unit_test(quantised_pairs),
       cmocka_unit_test(null_and_size),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);

@@ -226,8 +226,12 @@ static void other_arguments(const char *backend) {
   c.gather.size = 10;
   check_refused(&c, ATTN_E_STRUCT_SIZE, NULL);
   c.gather.size = sizeof c.gather;
-  c.gather.k_format = ATTN_FORMAT_INT8_PER_TOKEN_HEAD;
-  check_refused(&c, ATTN_E_UNSUPPORTED, "int8_per_token_head");
+  c.gather.k_format = ATTN_FORMAT_FP8_DS_MLA;
+  check_refused(&c, ATTN_E_UNSUPPORTED, "fp8_ds_mla");
+  c.gather.k_format = ATTN_FORMAT_INT8_PER_TOKEN_HEAD; /* the pool is float32 */
+  check_refused(&c, ATTN_E_DTYPE, "uint8");
+  c.gather.k_format = (attn_format)77;
+  check_refused(&c, ATTN_E_RANGE, "k_format");
   c.gather.k_format = ATTN_FORMAT_AUTO;
   c.gather.layout = (attn_layout)3;
   EXPECT_REFUSED(attn_cache_gather(c.context, &c.gather, &why), "layout");

@@ -279,8 +279,12 @@ static void other_arguments(const char *backend) {
   c.write.layout = (attn_layout)4;
   EXPECT_REFUSED(attn_cache_write(c.context, &c.write, &why), "layout");
   c.write.layout = ATTN_LAYOUT_NHD;
-  c.write.k_format = ATTN_FORMAT_FP8_E4M3;
-  check_write(&c, ATTN_E_UNSUPPORTED, "fp8_e4m3", 0);
+  c.write.k_format = ATTN_FORMAT_FP8_DS_MLA;
+  check_write(&c, ATTN_E_UNSUPPORTED, "fp8_ds_mla", 0);
+  c.write.k_format = ATTN_FORMAT_FP8_E4M3; /* the pool is float32 */
+  check_write(&c, ATTN_E_DTYPE, "fp8_e4m3", 0);
+  c.write.k_format = (attn_format)-1;
+  check_write(&c, ATTN_E_RANGE, "k_format", 0);
   c.write.k_format = ATTN_FORMAT_FLOAT16; /* the pool is float32 */
   EXPECT_REFUSED(attn_cache_write(c.context, &c.write, &why), NULL);
   c.write.k_format = ATTN_FORMAT_FLOAT32;

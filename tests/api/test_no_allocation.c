@@ -7,6 +7,7 @@
 #include "allocator.h"
 #include "caching.h"
 #include "merging.h"
+#include "quantising.h"
 #include "scene.h"
 
 /* Calls of the allocator, those that give back included. */
@@ -134,6 +135,39 @@ static void copy_and_swap(const char *backend, attn_format format) {
   }
   guard_free(&other);
   caching_close(&c);
+}
+
+/* Rows with scales of their own, and a requantisation between two of them. */
+static void quantised(const char *backend) {
+  for (int f = ATTN_FORMAT_FP8_E4M3; f <= ATTN_FORMAT_INT4_PER_TOKEN_HEAD; f++) {
+    quantising q = {.context = open_context(1), .backend = backend};
+    for (int i = 0; i < 2; i++) {
+      q.side[i].format = (attn_format)f;
+      q.side[i].size = 40;
+      q.side[i].separate = i && format_has_row_scale(q.side[i].format);
+    }
+    quantising_open(&q, LAY_GAPS);
+    int64_t pair[2] = {1, 2};
+    tensor t_map;
+    tensor_2(&t_map, pair, ATTN_DTYPE_INT64, 1, 2);
+    attn_cache_write_args write = quantising_write(&q);
+    attn_cache_requantise_args move = ATTN_CACHE_REQUANTISE_INIT;
+    move.backend = backend;
+    move.source_format = move.target_format = (attn_format)f;
+    move.head_size = 40;
+    move.source = write.k_cache;
+    move.source_scale = write.k_scale;
+    move.target = write.v_cache;
+    move.target_scale = write.v_scale;
+    move.block_map = &t_map.t;
+    long before = calls();
+    int bad = attn_cache_write(q.context, &write, NULL) != ATTN_OK;
+    bad += attn_cache_requantise(q.context, &move, NULL) != ATTN_OK;
+    long made = calls() - before;
+    CHECK(bad == 0 && made == 0, "%s: %ld allocations", attn_format_name((attn_format)f), made);
+    attn_context_destroy(q.context);
+    quantising_close(&q);
+  }
 }
 
 /* Enough slots that a checker of duplicates might want memory for them. */
@@ -315,8 +349,13 @@ static void every_format(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_counter_counts), cmocka_unit_test(every_format),  BACKEND_TEST(write_many),
-      BACKEND_TEST(locked_workspaces),      cmocka_unit_test(block_manager), cmocka_unit_test(dry_run),
+      cmocka_unit_test(the_counter_counts),
+      cmocka_unit_test(every_format),
+      BACKEND_TEST(write_many),
+      BACKEND_TEST(locked_workspaces),
+      cmocka_unit_test(block_manager),
+      cmocka_unit_test(dry_run),
+      BACKEND_TEST(quantised),
   };
   return cmocka_run_group_tests_name("no_allocation", tests, NULL, NULL);
 }

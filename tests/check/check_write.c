@@ -198,7 +198,7 @@ static int refuse_once(check_env *env, check_case *c, writing *w, attn_context *
     expected = ATTN_E_NULL;
   } else if (kind == 7) {
     what = "a cache format that is not built in";
-    args.k_format = ATTN_FORMAT_FP8_E4M3;
+    args.k_format = ATTN_FORMAT_FP8_DS_MLA;
     expected = ATTN_E_UNSUPPORTED;
   } else if (kind == 8 && c->size == c->v_size && c->k_type == c->v_type && w->capacity > 0) {
     what = "v_cache in k_cache's memory";

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_move.c: see cpu_move.h. Elements are copied when both sides have one type, else they go through fp32 (every
+   conversion from a 16-bit type is exact, the one to it rounds to nearest even). */
+#include "cpu/cpu_move.h"
+
+#include <string.h>
+
+#include "core/arithmetic.h"
+#include "core/fault.h"
+#include "core/quantise.h"
+#include "core/rotary.h"
+
+#define PART 64 /* elements converted at a time */
+
+static void copy_row(attn_cpu_elements dst, attn_cpu_elements src, int32_t size) {
+  size_t element = attn_dtype_bytes(src.dtype);
+  if (dst.stride == (int64_t)element && src.stride == (int64_t)element) {
+    memcpy(dst.data, src.data, (size_t)size * element);
+    return;
+  }
+  for (int32_t i = 0; i < size; i++) {
+    memcpy(dst.data + i * dst.stride, src.data + i * src.stride, element);
+  }
+}
+
+static void truncate_row(float *row, int32_t size) {
+  for (int32_t i = 0; i < size; i++) {
+    uint32_t bits;
+    memcpy(&bits, &row[i], sizeof bits);
+    bits &= 0xffff0000u;
+    memcpy(&row[i], &bits, sizeof bits);
+  }
+}
+
+void attn_cpu_move_elements(const attn_cpu_table *table, attn_cpu_elements dst, attn_cpu_elements src, int64_t size) {
+  if (dst.dtype == src.dtype) {
+    for (int64_t begin = 0; begin < size; begin += INT32_MAX) {
+      attn_cpu_elements to = {dst.data + begin * dst.stride, dst.stride, dst.dtype};
+      attn_cpu_elements from = {src.data + begin * src.stride, src.stride, src.dtype};
+      copy_row(to, from, (int32_t)attn_min(size - begin, INT32_MAX));
+    }
+    return;
+  }
+  float part[PART];
+  for (int64_t begin = 0; begin < size; begin += PART) {
+    int32_t n = (int32_t)attn_min(size - begin, PART);
+    attn_cpu_load_rows(table, src.dtype, part, src.data + begin * src.stride, 0, src.stride, 1, n, n);
+    if (attn_fault(ATTN_FAULT_WRITE_ROUND) && dst.dtype == ATTN_DTYPE_BFLOAT16) {
+      truncate_row(part, n);
+    }
+    attn_cpu_store_row(table, dst.dtype, dst.data + begin * dst.stride, dst.stride, part, 1.0f, n);
+  }
+}
+
+static attn_cpu_elements elements_from(const attn_cpu_elements *row, int64_t begin) {
+  attn_cpu_elements rest = {row->data + begin * row->stride, row->stride, row->dtype};
+  return rest;
+}
+
+static void load(const attn_cpu_table *table, float *values, const attn_cpu_elements *from, int64_t begin, int32_t n) {
+  if (n > 0) { /* what was not rotated has no address */
+    attn_cpu_load_rows(table, from->dtype, values, from->data + begin * from->stride, 0, from->stride, 1, n, n);
+  }
+}
+
+/* Elements [begin, begin + n) of a row whose elements do not depend on each other; `from` begins with the first. */
+static void put_elements(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,
+                         int64_t begin, attn_cpu_elements from, int64_t n) {
+  if (rows->facts->scale == ATTN_SCALE_NONE) {
+    attn_cpu_elements target = {to->codes + begin * to->code_stride, to->code_stride, pool_dtype};
+    attn_cpu_move_elements(table, target, from, n);
+    return;
+  }
+  float part[PART];
+  for (int64_t i = 0; i < n; i += PART) {
+    int32_t count = (int32_t)attn_min(n - i, PART);
+    load(table, part, &from, i, count);
+    attn_quantise_part(rows, to, begin + i, count, part);
+  }
+}
+
+void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,
+                      const attn_cpu_source *from) {
+  int64_t rotated = from->rotary_dim;
+  if (rows->facts->scale == ATTN_SCALE_ROW) {
+    float values[ATTN_ROW_MAX];
+    load(table, values, &from->rotated, 0, (int32_t)rotated);
+    load(table, values + rotated, &from->row, rotated, (int32_t)(rows->size - rotated));
+    attn_quantise_row(rows, to, values);
+    return;
+  }
+  put_elements(table, rows, pool_dtype, to, 0, from->rotated, rotated);
+  put_elements(table, rows, pool_dtype, to, rotated, elements_from(&from->row, rotated), rows->size - rotated);
+}
+
+void attn_cpu_get_row(const attn_cpu_table *table, attn_cpu_elements to, const attn_rows *rows, attn_dtype pool_dtype,
+                      const attn_row *from) {
+  if (rows->facts->scale == ATTN_SCALE_NONE) {
+    attn_cpu_elements source = {from->codes, from->code_stride, pool_dtype};
+    attn_cpu_move_elements(table, to, source, rows->size);
+    return;
+  }
+  if (rows->facts->scale == ATTN_SCALE_ROW) {
+    float values[ATTN_ROW_MAX];
+    attn_dequantise_row(rows, from, values);
+    attn_cpu_store_row(table, to.dtype, to.data, to.stride, values, 1.0f, (int32_t)rows->size);
+    return;
+  }
+  float part[PART];
+  for (int64_t i = 0; i < rows->size; i += PART) {
+    int32_t count = (int32_t)attn_min(rows->size - i, PART);
+    attn_dequantise_part(rows, from, i, count, part);
+    attn_cpu_store_row(table, to.dtype, to.data + i * to.stride, to.stride, part, 1.0f, count);
+  }
+}
+
+void attn_cpu_rotate(const attn_cpu_table *table, const attn_write_view *view, int64_t token, attn_cpu_source *from,
+                     unsigned char *memory) {
+  float row[ATTN_ROW_MAX];
+  load(table, row, &from->row, 0, view->rotary_dim);
+  attn_rotary_apply(view, attn_int64_at(&view->positions, token), row);
+  attn_cpu_elements rotated = {memory, (int64_t)attn_dtype_bytes(from->row.dtype), from->row.dtype};
+  attn_cpu_store_row(table, rotated.dtype, rotated.data, rotated.stride, row, 1.0f, view->rotary_dim);
+  from->rotated = rotated;
+  from->rotary_dim = view->rotary_dim;
+}

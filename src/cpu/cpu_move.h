@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_move.h: one row of one head between a caller's tensor and a cache of any format. */
+#ifndef ATTN_CPU_MOVE_H
+#define ATTN_CPU_MOVE_H
+
+#include "cpu/cpu_work.h"
+
+/* Where the elements of a row of floats lie. */
+typedef struct attn_cpu_elements {
+  unsigned char *data;
+  int64_t stride; /* bytes between elements */
+  attn_dtype dtype;
+} attn_cpu_elements;
+
+/* A row that is written: its first rotary_dim elements were rotated into memory of their own. */
+typedef struct attn_cpu_source {
+  attn_cpu_elements row;
+  attn_cpu_elements rotated;
+  int64_t rotary_dim; /* 0: none was */
+} attn_cpu_source;
+
+/* n elements from one place and type to another. */
+void attn_cpu_move_elements(const attn_cpu_table *table, attn_cpu_elements dst, attn_cpu_elements src, int64_t size);
+
+/* Rotate the row for its token's position; `memory` has room for rotary_dim elements of its type. */
+void attn_cpu_rotate(const attn_cpu_table *table, const attn_write_view *view, int64_t token, attn_cpu_source *from,
+                     unsigned char *memory);
+
+/* Into a cache row, quantised where the format says so. */
+void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,
+                      const attn_cpu_source *from);
+
+/* Out of a cache row, dequantised and rounded once. */
+void attn_cpu_get_row(const attn_cpu_table *table, attn_cpu_elements to, const attn_rows *rows, attn_dtype pool_dtype,
+                      const attn_row *from);
+
+#endif
