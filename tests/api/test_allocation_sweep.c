@@ -381,6 +381,7 @@ static void dry_runs_and_plans(void **state) {
   attn_plan_info plan_info = ATTN_PLAN_INFO_INIT;
   attn_schedule_info schedule_info = ATTN_SCHEDULE_INFO_INIT;
   attn_kernel_info kernel;
+  char call_reason[ATTN_REASON_BYTES];
   const char *name = NULL;
   size_t kernels = 0;
   scene s;
@@ -396,6 +397,7 @@ static void dry_runs_and_plans(void **state) {
       attn_context_kernel, while (attn_context_kernel(s.context, kernels, &kernel)) { kernels++; });
   NEVER(attn_explain, EXPECT_OK(attn_explain(s.context, &s.problem, NULL, NULL, &explanation, &why)));
   NEVER(attn_select, EXPECT_OK(attn_select(s.context, &s.problem, NULL, NULL, &name, &why)));
+  NEVER(attn_select_call, EXPECT_OK(attn_select_call(s.context, NULL, &name, call_reason, &why)));
   NEVER(attn_plan_workspace_bytes, assert_true(attn_plan_workspace_bytes(s.plan) > 0));
   NEVER(attn_plan_get_info, EXPECT_OK(attn_plan_get_info(s.plan, &plan_info, &why)));
   NEVER(attn_plan_schedule, EXPECT_OK(attn_plan_schedule(s.plan, &s.batch, &s.workspace, &why)),
