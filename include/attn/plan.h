@@ -165,16 +165,19 @@ typedef struct attn_run_args {
                                        rows at or beyond the batch's token count are not touched */
   const DLTensor *lse;            /**< [tokens, num_q_heads]  float32; written; with wants_lse. Engines that keep
                                        [heads, tokens] give that memory with its axes swapped by strides */
-  const DLTensor *output_scale;   /**< static fp8 output: [1] */
-  const DLTensor *out_scale;      /**< block-scaled fp8 output: written */
+  const DLTensor *output_scale;   /**< [1]  float32, finite, > 0; with out_dtype fp8_e4m3 and output_block 0: a value
+                                       is stored as e4m3(value / output_scale) (problem.h) */
+  const DLTensor *out_scale;      /**< [tokens, num_q_heads, ceil(v_head_size / output_block)]  float32; written; with
+                                       output_block 64 or 128. Any strides, tokens >= the batch's, rows at or beyond
+                                       the batch's token count not touched, all as for out and lse */
 } attn_run_args;
 #define ATTN_RUN_INIT ATTN_INIT(attn_run_args)
 
 /**
  * Compute one layer of the scheduled step (the equation is in problem.h).
  *
- * Products accumulate in fp32 or wider whatever the storage; the result is rounded once to the output's type. Same
- * plan, same input: same bits. Finished on return on a CPU context; allocates nothing. May run from several threads
+ * Products accumulate in fp32 or wider whatever the storage; the result is rounded once to the output's type (an fp8
+ * output: to float32, then quantised as problem.h says). Same plan, same input: same bits. Finished on return on a CPU context; allocates nothing. May run from several threads
  * at once, each with its own workspace and outputs. Outputs may not overlap anything else.
  *
  * Bytes that no visible position names never influence a result, whatever bits they hold: positions at or beyond
@@ -182,7 +185,8 @@ typedef struct attn_run_args {
  * @return ATTN_OK; ATTN_E_NULL (a tensor that the problem demands is missing, or one is given that it does not
  *         declare); ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE; ATTN_E_TENSOR_DEVICE;
  *         ATTN_E_OVERLAP; ATTN_E_INDEX (block id outside the pool at a visible position, length beyond the table,
- *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite); ATTN_E_WORKSPACE;
+ *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite, an output_scale
+ *         that is not finite and above 0; in unchecked mode too); ATTN_E_WORKSPACE;
  *         ATTN_E_STATE (this workspace holds no schedule of this plan; or, in checked mode, another run or a schedule
  *         of the same context uses bytes of it at this moment). Nothing was written.
  */

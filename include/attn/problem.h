@@ -21,6 +21,18 @@
  *     prefix(q, k)  = some range [a, b) of the sequence holds q and k; with prefix_clamp the window tests bind it too
  *
  * A row that sees no key gives out = 0 and lse = -inf. Divisions are towards minus infinity.
+ *
+ * An fp8 output stores codes of fp8_e4m3 (1 sign, 4 exponent, 3 fraction bits; largest 448). The row is rounded to
+ * float32 first, x = float32(out_i), and quantised from there by float32 operations that are each rounded by
+ * themselves; e4m3() rounds to nearest, ties to even, and saturates at +-448, infinities included:
+ *
+ *     static, output_block 0           code = e4m3(x / output_scale)             NaN is stored as 7F
+ *     groups of B = output_block       out_scale = max(absmax / 448, 1e-10)      absmax = max |x| of the group
+ *       elements of the row            code = e4m3(x * (1 / out_scale))          the row's last group may be shorter
+ *
+ * and is read as decode(code) * scale. A group with an x that is not finite gets codes 00 and an out_scale of NaN (bits
+ * 7FC00000), so that it reads as NaN and no other group does. A row that sees no key gets codes 00, and 1e-10 as the
+ * out_scale of each group.
  */
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
@@ -50,7 +62,7 @@ typedef struct attn_problem {
   int32_t qk_head_size;      /**< required, >= 1: elements of a row of q and k */
   int32_t v_head_size;       /**< elements of a row of v and out; 0: as qk_head_size */
   attn_dtype q_dtype;        /**< float32, float16, bfloat16 (fp8_e4m3: not built in yet); 0: float32 */
-  attn_dtype out_dtype;      /**< float32, float16, bfloat16 (fp8_e4m3: not built in yet); 0: q_dtype */
+  attn_dtype out_dtype;      /**< float32, float16, bfloat16, fp8_e4m3 (scaled as output_block says); 0: q_dtype */
   attn_dtype kv_dtype;       /**< ATTN_KV_DIRECT: type of k and v; 0: q_dtype. Must be 0 with a cache */
   attn_format k_format;      /**< ATTN_KV_CACHE: how K is stored; AUTO (0): q_dtype. Must be 0 without a cache */
   attn_format v_format;      /**< how V is stored; AUTO (0): as k_format */
@@ -77,7 +89,9 @@ typedef struct attn_problem {
   int32_t batch_invariant;  /**< 1: a row's bits depend on nothing but its own q, keys and values (docs/numerics.md) */
   int32_t context_parallel; /**< ranks of decode context parallelism; 0 or 1: none. More: not built in yet */
   int32_t cascade;          /**< must be 0: cascade attention is refused by name; merge shared prefixes by attn_merge */
-  int32_t output_block;     /**< 0; 64 or 128: block-scaled fp8 output (not built in yet) */
+  int32_t output_block;     /**< out_dtype fp8_e4m3: 0: one static scale, given to the run as output_scale; 64, 128:
+                                 a scale for each group of so many elements of a row, written by the run to
+                                 out_scale. Must be 0 for any other out_dtype */
   int32_t kv_lora_rank;     /**< > 0: a latent problem (mla.h; not built in yet) */
   int32_t qk_rope_head_dim; /**< latent problems */
   int32_t qk_nope_head_dim; /**< latent problems, expanded form */

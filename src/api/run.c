@@ -37,12 +37,10 @@ static attn_status with_hint(attn_status status, attn_status code, const char *h
 
 /* Tensors of capabilities that are not built in are refused by name. */
 static attn_status refuse_not_built(const attn_run_args *args, attn_message *message) {
-  const char *why = "only quantised caches, queries and outputs have scales";
+  const char *why = "only quantised caches and queries have scales";
   ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", why, message));
   ATTN_TRY(attn_refuse_tensor(args->v_scale, "v_scale", why, message));
-  ATTN_TRY(attn_refuse_tensor(args->q_scale, "q_scale", why, message));
-  ATTN_TRY(attn_refuse_tensor(args->output_scale, "output_scale", why, message));
-  return attn_refuse_tensor(args->out_scale, "out_scale", why, message);
+  return attn_refuse_tensor(args->q_scale, "q_scale", why, message);
 }
 
 static attn_status at_least_tokens(const attn_view *view, const char *name, const attn_step *step,
@@ -167,6 +165,27 @@ static attn_status view_options(const attn_plan *plan, const attn_run_args *args
   return ATTN_OK;
 }
 
+/* The scales of an fp8 output: one given, or one a group written. */
+static attn_status view_output_scales(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                      attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  int is_fp8 = p->out_dtype == ATTN_DTYPE_FP8_E4M3;
+  ATTN_TRY(declared(args->output_scale, "output_scale", is_fp8 && p->output_block == 0,
+                    "out_dtype fp8_e4m3 with output_block 0", message));
+  ATTN_TRY(declared(args->out_scale, "out_scale", p->output_block != 0, "output_block", message));
+  if (args->output_scale != NULL) {
+    const int64_t one = 1;
+    ATTN_TRY(attn_view_make(&view->output_scale, args->output_scale, "output_scale", ATTN_READ, FLOAT32_ONLY, 1, &one,
+                            message));
+  }
+  if (args->out_scale == NULL) {
+    return ATTN_OK;
+  }
+  attn_status status = token_view(&view->out_scale, args->out_scale, "out_scale", ATTN_WRITE, ATTN_DTYPE_FLOAT32,
+                                  p->num_q_heads, attn_output_groups(p), view->step, message);
+  return with_hint(status, ATTN_E_SHAPE, "tokens, num_q_heads, ceil(v_head_size / output_block)", message);
+}
+
 static attn_status view_outputs(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
                                 attn_message *message) {
   const attn_problem *p = &plan->problem;
@@ -179,17 +198,25 @@ static attn_status view_outputs(const attn_plan *plan, const attn_run_args *args
     ATTN_TRY(attn_view_make(&view->lse, args->lse, "lse", ATTN_WRITE, FLOAT32_ONLY, 2, shape, message));
     ATTN_TRY(at_least_tokens(&view->lse, "lse", view->step, message));
   }
-  return ATTN_OK;
+  return view_output_scales(plan, args, view, message);
 }
+
+typedef struct named_view {
+  const attn_view *view;
+  const char *name;
+} named_view;
 
 /* Outputs and workspace apart from each other and from every input. */
 static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *view, unsigned char *scratch,
                                   attn_message *message) {
   attn_view workspace = attn_workspace_view(plan, scratch - plan->step_bytes);
-  const struct {
-    const attn_view *view;
-    const char *name;
-  } others[] = {
+  const named_view written[] = {
+      {&workspace, "workspace"},
+      {&view->out, "out"},
+      {&view->lse, "lse"},
+      {&view->out_scale, "out_scale"},
+  };
+  const named_view inputs[] = {
       {&view->q, "q"},
       {&view->k, "k"},
       {&view->v, "v"},
@@ -201,14 +228,16 @@ static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *vi
       {&view->bias, "bias"},
       {&view->prefix_ranges, "prefix_ranges"},
       {&view->causal_per_seq, "causal_per_seq"},
+      {&view->output_scale, "output_scale"},
   };
-  ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", &view->out, "out", message));
-  ATTN_TRY(attn_refuse_overlap(&view->out, "out", &workspace, "workspace", message));
-  ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", &workspace, "workspace", message));
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-    ATTN_TRY(attn_refuse_overlap(&view->out, "out", others[i].view, others[i].name, message));
-    ATTN_TRY(attn_refuse_overlap(&view->lse, "lse", others[i].view, others[i].name, message));
-    ATTN_TRY(attn_refuse_overlap(&workspace, "workspace", others[i].view, others[i].name, message));
+  for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) {
+    const named_view *w = &written[i];
+    for (size_t j = 0; j < i; j++) { /* each pair once */
+      ATTN_TRY(attn_refuse_overlap(w->view, w->name, written[j].view, written[j].name, message));
+    }
+    for (size_t j = 0; j < sizeof inputs / sizeof inputs[0]; j++) {
+      ATTN_TRY(attn_refuse_overlap(w->view, w->name, inputs[j].view, inputs[j].name, message));
+    }
   }
   return ATTN_OK;
 }

@@ -22,6 +22,18 @@ static attn_status check_values(const attn_view *list, const char *name, int min
   return ATTN_OK;
 }
 
+static attn_status check_output_scale(const attn_view *list, attn_message *message) {
+  for (int64_t i = 0; list->ndim > 0 && i < list->shape[0]; i++) {
+    float value = attn_float_at(list, i);
+    if ((value > 0.0f && isfinite(value)) || attn_fault(ATTN_FAULT_OUTPUT_SCALE)) {
+      continue;
+    }
+    return attn_fail(message, ATTN_E_RANGE, "output_scale[%lld]: %g, accepted: finite and above 0", (long long)i,
+                     (double)value);
+  }
+  return ATTN_OK;
+}
+
 static attn_status check_flags(const attn_view *list, attn_message *message) {
   for (int64_t i = 0; list->ndim > 0 && i < list->shape[0]; i++) {
     int32_t value = attn_int32_at(list, i);
@@ -111,6 +123,7 @@ static attn_status check_table_row(const attn_run_view *view, int32_t seq, attn_
 attn_status attn_run_check_lists(const attn_run_view *view, attn_message *message) {
   ATTN_TRY(check_values(&view->alibi_slopes, "alibi_slopes", 0, message));
   ATTN_TRY(check_values(&view->sinks, "sinks", 1, message));
+  ATTN_TRY(check_output_scale(&view->output_scale, message));
   ATTN_TRY(check_flags(&view->causal_per_seq, message));
   ATTN_TRY(check_ranges(&view->prefix_ranges, message));
   if (view->problem->kv_source != ATTN_KV_CACHE || view->unchecked) {

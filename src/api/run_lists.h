@@ -5,8 +5,8 @@
 
 #include "core/plan_impl.h"
 
-/* Slopes, sinks, flags and ranges always; in checked mode also lengths against the table's width and every block id
-   that some row sees. */
+/* Slopes, sinks, the output scale, flags and ranges always; in checked mode also lengths against the table's width and
+   every block id that some row sees. */
 attn_status attn_run_check_lists(const attn_run_view *view, attn_message *message);
 
 #endif

@@ -54,6 +54,16 @@
   X(ATTN_FAULT_LSE_BASE2, "lse_base2", "lse is in base 2")                                                             \
   X(ATTN_FAULT_LSE_TRANSPOSED, "lse_transposed", "lse is written [heads, tokens], compact")                            \
   X(ATTN_FAULT_BF16_TRUNCATE, "bf16_truncate", "the conversion to a bfloat16 output truncates")                        \
+  X(ATTN_FAULT_FP8_MULTIPLY, "fp8_multiply", "a static fp8 output is multiplied by output_scale, not divided")         \
+  X(ATTN_FAULT_FP8_SIXTEEN, "fp8_sixteen", "a row is rounded to float16 before it is rounded to fp8")                  \
+  X(ATTN_FAULT_FP8_OVERFLOW, "fp8_overflow", "an fp8 value that rounds beyond 448 is stored as NaN, not saturated")    \
+  X(ATTN_FAULT_FP8_TRUNCATE, "fp8_truncate", "the conversion to fp8 truncates (normal values)")                        \
+  X(ATTN_FAULT_FP8_SUBNORMAL, "fp8_subnormal", "fp8 values below the smallest normal one are stored as 0")             \
+  X(ATTN_FAULT_FP8_FLOOR, "fp8_floor", "the floor of 1e-10 of a group's scale is dropped")                             \
+  X(ATTN_FAULT_FP8_NEIGHBOUR, "fp8_neighbour", "a group's codes take the scale of the group before it, if any")        \
+  X(ATTN_FAULT_FP8_WIDE, "fp8_wide", "the last, shorter group's absmax is taken over the row's last output_block")     \
+  X(ATTN_FAULT_FP8_SWAPPED, "fp8_swapped", "out_scale is written [heads, tokens, groups], compact")                    \
+  X(ATTN_FAULT_FP8_NAN, "fp8_nan", "absmax passes over NaN: a group with NaN gets codes 7F and a finite scale")        \
   X(ATTN_FAULT_FP16_SUBNORMAL, "fp16_subnormal", "float16 subnormals of K and V are read as 0")                        \
   X(ATTN_FAULT_OUT_BEYOND, "out_beyond", "the out row after the batch's last token is zeroed where out has one")       \
   X(ATTN_FAULT_INVARIANCE, "invariance", "batch_invariant: the first cut moves by the number of sequences")            \
@@ -74,7 +84,8 @@
   X(ATTN_FAULT_SLOT_LIMIT, "slot_limit", "api: checked cache_write accepts slot == capacity (the writer skips it)")    \
   X(ATTN_FAULT_TABLE_ID, "table_id", "api: a block id == num_blocks at a visible position passes (counts as masked)")  \
   X(ATTN_FAULT_WORKSPACE_SHORT, "workspace_short", "api: a workspace one byte too small is accepted")                  \
-  X(ATTN_FAULT_RANGE_REVERSED, "range_reversed", "api: a prefix range with a > b is accepted as empty")
+  X(ATTN_FAULT_RANGE_REVERSED, "range_reversed", "api: a prefix range with a > b is accepted as empty")                \
+  X(ATTN_FAULT_OUTPUT_SCALE, "output_scale", "api: an output_scale that is not finite and above 0 is accepted")
 
 typedef enum attn_fault_id {
   ATTN_FAULT_NONE = 0,

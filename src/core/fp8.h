@@ -19,6 +19,9 @@
 #define ATTN_FP8_E5M2_MAX 57344.0f
 #define ATTN_FP8_NAN 0x7Fu /* what every NaN is stored as */
 
+/* Smallest scale of a group of a block-scaled output. */
+#define ATTN_FP8_GROUP_FLOOR 1e-10f
+
 static inline float attn_fp8_float(uint32_t bits) {
   float x;
   memcpy(&x, &bits, sizeof x);

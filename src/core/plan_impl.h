@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "attn/attn.h"
+#include "core/arithmetic.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/load.h"
@@ -80,9 +81,16 @@ typedef struct attn_run_view {
   attn_view bias;           /* [tokens, q heads (stride 0 when 1 was given), keys] float32 */
   attn_view prefix_ranges;  /* [seqs, n, 2] int32 */
   attn_view causal_per_seq; /* [seqs] int32 */
+  attn_view output_scale;   /* [1] float32, finite and above 0: static fp8 output */
   attn_view out;            /* [tokens, q heads, v size] */
   attn_view lse;            /* [tokens, q heads] float32 */
+  attn_view out_scale;      /* [tokens, q heads, attn_output_groups()] float32: block-scaled fp8 output */
 } attn_run_view;
+
+/* Groups of elements of an output row that have a scale each; the last may be shorter than output_block. */
+static inline int64_t attn_output_groups(const attn_problem *problem) {
+  return problem->output_block > 0 ? attn_ceil_div(problem->v_head_size, problem->output_block) : 0;
+}
 
 /* attn_cache_write after its checks: n rows, of which those with a slot in [0, capacity) are written. */
 typedef struct attn_write_view {

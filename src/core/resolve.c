@@ -19,7 +19,8 @@ static attn_status zero_or_one(const char *field, int32_t value, attn_message *m
   return ATTN_OK;
 }
 
-/* fp8 is known but not built; everything else that is not a float type is no type for this field. */
+/* fp8 is known but not built (an output may have it: see output_type()); everything else that is not a float type is no
+   type for this field. */
 static attn_status float_type(const char *field, attn_dtype type, attn_message *message) {
   switch (type) {
   case ATTN_DTYPE_FLOAT32:
@@ -32,6 +33,28 @@ static attn_status float_type(const char *field, attn_dtype type, attn_message *
   default:
     return attn_fail(message, ATTN_E_DTYPE, "%s: %s (%d), accepted: float32, float16, bfloat16", field,
                      attn_dtype_name(type), (int)type);
+  }
+}
+
+/* The output may be fp8_e4m3, and then alone be scaled by groups. */
+static attn_status output_type(const attn_problem *p, attn_message *message) {
+  if (p->output_block != 0 && p->output_block != 64 && p->output_block != 128) {
+    return attn_fail(message, ATTN_E_RANGE, "output_block: %d, accepted: 0, 64, 128", (int)p->output_block);
+  }
+  switch (p->out_dtype) {
+  case ATTN_DTYPE_FP8_E4M3:
+    return ATTN_OK;
+  case ATTN_DTYPE_FLOAT32:
+  case ATTN_DTYPE_FLOAT16:
+  case ATTN_DTYPE_BFLOAT16:
+    if (p->output_block != 0) {
+      return attn_fail(message, ATTN_E_RANGE, "output_block: %d with out_dtype %s, accepted: 0 unless it is fp8_e4m3",
+                       (int)p->output_block, attn_dtype_name(p->out_dtype));
+    }
+    return ATTN_OK;
+  default:
+    return attn_fail(message, ATTN_E_DTYPE, "out_dtype: %s (%d), accepted: float32, float16, bfloat16, fp8_e4m3",
+                     attn_dtype_name(p->out_dtype), (int)p->out_dtype);
   }
 }
 
@@ -97,13 +120,6 @@ static attn_status check_not_built(const attn_problem *p, attn_message *message)
     return attn_fail(message, ATTN_E_UNSUPPORTED, "context_parallel: %d ranks is not built in; accepted: 0 or 1",
                      (int)p->context_parallel);
   }
-  if (p->output_block != 0 && p->output_block != 64 && p->output_block != 128) {
-    return attn_fail(message, ATTN_E_RANGE, "output_block: %d, accepted: 0, 64, 128", (int)p->output_block);
-  }
-  if (p->output_block != 0) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "output_block: %d, block-scaled output is not built in; accepted: 0",
-                     (int)p->output_block);
-  }
   if (p->kv_lora_rank != 0 || p->qk_rope_head_dim != 0 || p->qk_nope_head_dim != 0 || p->mla_v_head_dim != 0 ||
       p->rotary_dtype != ATTN_DTYPE_DEFAULT) {
     return attn_fail(message, ATTN_E_UNSUPPORTED,
@@ -142,7 +158,7 @@ static attn_status check_types(attn_problem *p, attn_message *message) {
   if (p->out_dtype == ATTN_DTYPE_DEFAULT) {
     p->out_dtype = p->q_dtype;
   }
-  ATTN_TRY(float_type("out_dtype", p->out_dtype, message));
+  ATTN_TRY(output_type(p, message));
   if (p->kv_source == ATTN_KV_DIRECT) {
     if (p->k_format != ATTN_FORMAT_AUTO || p->v_format != ATTN_FORMAT_AUTO) {
       return attn_fail(message, ATTN_E_RANGE, "%s: %s without a cache (kv_source ATTN_KV_DIRECT), accepted: auto",

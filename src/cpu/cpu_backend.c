@@ -3,6 +3,7 @@
    then the merges of those rows whose keys were cut. */
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/fault.h"
 #include "core/threads.h"
@@ -86,8 +87,7 @@ static attn_status run(const attn_plan *plan, const attn_run_view *view, void *s
   run_pass(&job, attn_cpu_run_merge, totals->first_merge);
   if (attn_fault(ATTN_FAULT_OUT_BEYOND) && view->out.shape[0] > view->step->num_tokens) {
     unsigned char *beyond = view->out.data + view->step->num_tokens * view->out.stride[0];
-    beyond[0] = 0;
-    beyond[1] = 0;
+    memset(beyond, 0, attn_dtype_bytes(view->out.dtype));
   }
   return ATTN_OK;
 }

@@ -123,6 +123,10 @@ static void finish_row(const attn_cpu_job *job, const attn_cpu_tile *tile, int32
       spoil_empty(acc, p->v_head_size);
     }
   }
+  if (out->dtype == ATTN_DTYPE_FP8_E4M3) {
+    attn_cpu_store_fp8(job, token, head, acc, divisor);
+    return;
+  }
   attn_cpu_store_row(job->table, out->dtype, out->data + token * out->stride[0] + head * out->stride[1], out->stride[2],
                      acc, divisor, p->v_head_size);
 }

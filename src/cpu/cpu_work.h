@@ -99,7 +99,7 @@ typedef struct attn_cpu_tile {
   int64_t first_slot; /* slot row of this piece's first row */
 } attn_cpu_tile;
 
-/* Write the rows of a finished row tile: out, lse. */
+/* Write the rows of a finished row tile: out, lse, out_scale. */
 void attn_cpu_finish_rows(const attn_cpu_job *job, const attn_cpu_tile *tile, const float *m, const float *l,
                           float *acc);
 
@@ -111,6 +111,9 @@ void attn_cpu_load_rows(const attn_cpu_table *table, attn_dtype dtype, float *ds
 /* One row divided, rounded and stored, elements `element_stride` bytes apart. */
 void attn_cpu_store_row(const attn_cpu_table *table, attn_dtype dtype, unsigned char *dst, int64_t element_stride,
                         const float *src, float divisor, int32_t size);
+
+/* One row divided, in place, quantised and stored as fp8, with the scales of its groups where the problem has them. */
+void attn_cpu_store_fp8(const attn_cpu_job *job, int64_t token, int64_t head, float *row, float divisor);
 
 attn_status attn_cpu_cache_write(const attn_context *context, const attn_write_view *view, attn_message *message);
 attn_status attn_cpu_cache_gather(const attn_context *context, const attn_gather_view *view, attn_message *message);

@@ -34,6 +34,16 @@ typedef void attn_load_kernel(float *dst, const unsigned char *src, int64_t src_
 /* dst[i] = round_to_nearest_even(src[i] / divisor), adjacent elements. NaN stays NaN, overflow becomes infinity. */
 typedef void attn_store_kernel(unsigned char *dst, const float *src, float divisor, int32_t size);
 
+/* dst[i] = e4m3(src[i] / scale), adjacent elements; the division and the conversion round each by itself, and the
+   conversion saturates (core/fp8.h). */
+typedef void attn_fp8_divide_kernel(unsigned char *dst, const float *src, float scale, int32_t size);
+
+/* dst[i] = e4m3(src[i] * factor), likewise. */
+typedef void attn_fp8_multiply_kernel(unsigned char *dst, const float *src, float factor, int32_t size);
+
+/* max_i |src[i]|; NaN if any is NaN. */
+typedef float attn_absmax_kernel(const float *src, int32_t size);
+
 /* s[r][j] = scale * sum_i q[r][i] k[j][i], r < rows, j < keys. Rows of q and k are `padded` floats apart, rows of s
    ATTN_CPU_KEYS. Sums in short chains (about padded / 16 + padded / 64 additions). */
 typedef void attn_qk_kernel(float *s, const float *q, const float *k, float scale, int32_t rows, int32_t keys,
@@ -64,6 +74,9 @@ typedef struct attn_cpu_table {
   attn_cpu_level level;
   attn_load_kernel *load[ATTN_CPU_TYPES];
   attn_store_kernel *store[ATTN_CPU_TYPES];
+  attn_fp8_divide_kernel *fp8_divide;
+  attn_fp8_multiply_kernel *fp8_multiply;
+  attn_absmax_kernel *absmax;
   attn_qk_kernel *qk;
   attn_pv_kernel *pv;
   attn_softmax_kernel *softmax;

@@ -22,6 +22,9 @@ void attn_reference_load_row(double *row, const unsigned char *from, int64_t str
 /* Round once, to nearest even, from double to the element; beyond the largest finite value it becomes an infinity. */
 void attn_reference_store(unsigned char *to, attn_dtype dtype, double value);
 
+/* The code of a float by one fp8_e4m3 conversion: to nearest even, saturating at +-448; NaN is 7F. */
+unsigned char attn_reference_fp8_e4m3(float value);
+
 /* One element from one type to another. Of equal types the bits are copied, a NaN's payload included. */
 void attn_reference_convert(unsigned char *to, attn_dtype to_dtype, const unsigned char *from, attn_dtype from_dtype);
 
@@ -62,6 +65,9 @@ int attn_reference_visible(const attn_run_view *view, int64_t seq, int64_t q, in
 uint64_t attn_reference_attention_bytes(const attn_problem *problem);
 
 void attn_reference_attention(const attn_run_view *view, double *buffers);
+
+/* One row of v_head_size results into an fp8 output (reference_fp8.c). */
+void attn_reference_store_fp8_row(const attn_run_view *view, int64_t token, int64_t head, const double *row);
 void attn_reference_cache_write(const attn_write_view *view);
 void attn_reference_cache_gather(const attn_gather_view *view);
 void attn_reference_cache_requantise(const attn_requantise_view *view);

@@ -121,8 +121,14 @@ static void store_row(const row *r, double denominator, double lse) {
   const attn_run_view *view = r->view;
   const attn_view *out = &view->out;
   for (int64_t d = 0; d < view->problem->v_head_size; d++) {
-    double value = denominator == 0.0 ? 0.0 : r->sum[d] / denominator;
-    attn_reference_store(attn_reference_at3(out, r->token, r->head, d), out->dtype, value);
+    r->sum[d] = denominator == 0.0 ? 0.0 : r->sum[d] / denominator;
+  }
+  if (out->dtype == ATTN_DTYPE_FP8_E4M3) {
+    attn_reference_store_fp8_row(view, r->token, r->head, r->sum);
+  } else {
+    for (int64_t d = 0; d < view->problem->v_head_size; d++) {
+      attn_reference_store(attn_reference_at3(out, r->token, r->head, d), out->dtype, r->sum[d]);
+    }
   }
   if (view->problem->wants_lse) {
     attn_reference_store(attn_reference_at2(&view->lse, r->token, r->head), ATTN_DTYPE_FLOAT32, lse);

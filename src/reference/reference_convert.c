@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reference_convert.c: element types by their definitions.
  *
- * A 16-bit float is a sign, an exponent and a fraction; its non-negative values in rising order have the bit patterns
- * 0, 1, 2, ... up to infinity. Rounding therefore counts units in the last place: a value is n units of 2^e, and its
+ * A small float is a sign, an exponent and a fraction; its non-negative values in rising order have the bit patterns
+ * 0, 1, 2, ... up to the largest. Rounding therefore counts units in the last place: a value is n units of 2^e, and its
  * pattern is n plus one whole binade of patterns for every e above that of the subnormals. Both 16-bit types are
- * rounded straight from double, never through float, so that nothing is rounded twice.
+ * rounded straight from double, never through float, so that nothing is rounded twice; fp8 is rounded from the float
+ * that a quantiser has made.
  */
 #include "reference.h"
 
 #include <math.h>
 
-/* A 16-bit binary format. */
-typedef struct format16 {
+/* A binary format. */
+typedef struct small_format {
   int precision;      /* significant bits, the hidden one included */
   int least_exponent; /* exponent of the smallest subnormal: a power of two */
-  uint32_t infinity;  /* pattern of +inf */
-} format16;
+  uint32_t largest;   /* pattern of what lies beyond the finite values: +inf, or the largest where it saturates */
+} small_format;
 
-static const format16 float16_format = {11, -24, 0x7C00u};
-static const format16 bfloat16_format = {8, -133, 0x7F80u};
+static const small_format float16_format = {11, -24, 0x7C00u};
+static const small_format bfloat16_format = {8, -133, 0x7F80u};
+static const small_format fp8_e4m3_format = {4, -9, 0x7Eu};
 
 static uint64_t bits_of(double value) {
   uint64_t bits;
@@ -36,33 +38,41 @@ static double round_half_even(double value) {
   return below;
 }
 
-static uint16_t round_to_16(double value, const format16 *format) {
-  uint32_t sign = (uint32_t)(bits_of(value) >> 63) << 15;
-  int fraction_bits = format->precision - 1;
-  if (isnan(value)) {
-    uint32_t payload = (uint32_t)((bits_of(value) & 0xFFFFFFFFFFFFFu) >> (52 - fraction_bits));
-    uint32_t quiet = 1u << (fraction_bits - 1);
-    return (uint16_t)(sign | format->infinity | quiet | payload);
-  }
-  if (isinf(value)) {
-    return (uint16_t)(sign | format->infinity);
-  }
+/* The pattern of a magnitude that is a number. */
+static uint32_t pattern_of(double magnitude, const small_format *format) {
   int exponent = 0;
-  double magnitude = fabs(value);
+  if (isinf(magnitude)) {
+    return format->largest;
+  }
   (void)frexp(magnitude, &exponent);
   int unit = exponent - format->precision;
   if (magnitude == 0.0 || unit < format->least_exponent) {
     unit = format->least_exponent;
   }
   if (unit > 128) {
-    return (uint16_t)(sign | format->infinity);
+    return format->largest;
   }
   uint32_t units = (uint32_t)round_half_even(ldexp(magnitude, -unit));
-  uint32_t pattern = ((uint32_t)(unit - format->least_exponent) << fraction_bits) + units;
-  if (pattern > format->infinity) {
-    pattern = format->infinity;
+  uint32_t pattern = ((uint32_t)(unit - format->least_exponent) << (format->precision - 1)) + units;
+  return pattern < format->largest ? pattern : format->largest;
+}
+
+static uint16_t round_to_16(double value, const small_format *format) {
+  uint32_t sign = (uint32_t)(bits_of(value) >> 63) << 15;
+  if (isnan(value)) {
+    int fraction_bits = format->precision - 1;
+    uint32_t payload = (uint32_t)((bits_of(value) & 0xFFFFFFFFFFFFFu) >> (52 - fraction_bits));
+    uint32_t quiet = 1u << (fraction_bits - 1);
+    return (uint16_t)(sign | format->largest | quiet | payload);
   }
-  return (uint16_t)(sign | pattern);
+  return (uint16_t)(sign | pattern_of(fabs(value), format));
+}
+
+unsigned char attn_reference_fp8_e4m3(float value) {
+  if (isnan(value)) {
+    return 0x7Fu;
+  }
+  return (unsigned char)((signbit(value) ? 0x80u : 0u) | pattern_of(fabs((double)value), &fp8_e4m3_format));
 }
 
 static inline double load_float32(const unsigned char *from) {

@@ -282,6 +282,13 @@ float load_element(const void *data, attn_dtype dtype, int64_t index) {
     memcpy(&value, at, sizeof value);
     return value;
   }
+  if (dtype == ATTN_DTYPE_FP8_E4M3) {
+    int exponent = at[0] >> 3 & 15;
+    float magnitude = (at[0] & 0x7F) == 0x7F ? NAN
+                      : exponent == 0        ? (float)(at[0] & 7) * 0x1p-9f
+                                             : ldexpf((float)(8 + (at[0] & 7)), exponent - 10);
+    return copysignf(magnitude, at[0] & 0x80 ? -1.0f : 1.0f);
+  }
   memcpy(&bits, at, sizeof bits);
   if (dtype == ATTN_DTYPE_FLOAT16) {
     return half_value(bits);

@@ -105,7 +105,8 @@ int all_bytes(const void *data, size_t bytes, unsigned char value);
 uint32_t random_bits(uint32_t *state);
 float random_normal(uint32_t *state); /* of mean 0 and variance 1, within 3.5 */
 
-/* Element `index` of an array of float32, float16 or bfloat16; storing rounds to nearest even. */
+/* Element `index` of an array of float32, float16 or bfloat16, loading also of fp8_e4m3; storing rounds to nearest
+   even. */
 float load_element(const void *data, attn_dtype dtype, int64_t index);
 void store_element(void *data, attn_dtype dtype, int64_t index, float value);
 

@@ -142,6 +142,15 @@ int64_t scene_lse_count(const scene *s) {
   return s->tokens * s->problem.num_q_heads;
 }
 
+int64_t scene_groups(const scene *s) {
+  int64_t block = s->problem.output_block;
+  return block > 0 ? (s->problem.v_head_size + block - 1) / block : 0;
+}
+
+unsigned char scene_code(const scene *s, int64_t token, int32_t head, int32_t element) {
+  return s->out_data.data[token * s->t_out.strides[0] + head * s->t_out.strides[1] + element];
+}
+
 /* ---- Storage */
 
 static int32_t block_size_of(const scene *s) {
@@ -165,6 +174,25 @@ static attn_dtype kv_type(const scene *s, int is_v) {
     return p->kv_dtype != ATTN_DTYPE_DEFAULT ? p->kv_dtype : p->q_dtype;
   }
   return format != ATTN_FORMAT_AUTO ? format_dtype(format) : p->q_dtype;
+}
+
+static void store_output_scales(scene *s, int64_t rows) {
+  int64_t heads = s->problem.num_q_heads;
+  int64_t groups = scene_groups(s);
+  s->out_scale_data = guard_make((size_t)(rows * heads * groups) * sizeof(float));
+  tensor_3(&s->t_out_scale, s->out_scale_data.data, ATTN_DTYPE_FLOAT32, rows, heads, groups);
+  if (s->lse_transposed && rows > 0) {
+    s->t_out_scale.strides[0] = 1;
+    s->t_out_scale.strides[1] = rows;
+    s->t_out_scale.strides[2] = rows * heads;
+  }
+  tensor_1(&s->t_output_scale, &s->output_scale, ATTN_DTYPE_FLOAT32, 1);
+  s->out_scale = random_floats(s->tokens * heads * groups, 9);
+  if (s->problem.output_block > 0) {
+    s->args.out_scale = &s->t_out_scale.t;
+  } else if (s->problem.out_dtype == ATTN_DTYPE_FP8_E4M3) {
+    s->args.output_scale = &s->t_output_scale.t;
+  }
 }
 
 static void store_q(scene *s) {
@@ -194,6 +222,7 @@ static void store_q(scene *s) {
   }
   s->out = random_floats(scene_out_count(s), 9);
   s->lse = random_floats(scene_lse_count(s), 9);
+  store_output_scales(s, rows);
 }
 
 static void poison_pool(const scene *s, guarded *pool, attn_dtype dtype) {
@@ -414,6 +443,20 @@ attn_status scene_schedule(scene *s, attn_message *message) {
   return status;
 }
 
+static void decode_scales(scene *s) {
+  const int64_t *strides = s->t_out_scale.strides;
+  int64_t groups = scene_groups(s);
+  for (int64_t row = 0; row < scene_lse_count(s); row++) {
+    int64_t at = row / s->problem.num_q_heads * strides[0] + row % s->problem.num_q_heads * strides[1];
+    for (int64_t g = 0; g < groups; g++) {
+      s->out_scale[row * groups + g] = load_element(s->out_scale_data.data, ATTN_DTYPE_FLOAT32, at + g * strides[2]);
+    }
+  }
+  size_t used = (size_t)(scene_lse_count(s) * groups) * sizeof(float);
+  CHECK(s->lse_transposed || all_bytes(s->out_scale_data.data + used, s->out_scale_data.bytes - used, 0xFF),
+        "rows of out_scale beyond the batch changed");
+}
+
 /* Read the results back, and prove that nothing else in the output memory changed. */
 static void decode_outputs(scene *s) {
   const attn_problem *p = &s->problem;
@@ -433,6 +476,7 @@ static void decode_outputs(scene *s) {
           load_element(s->lse_data.data, ATTN_DTYPE_FLOAT32, t * s->t_lse.strides[0] + h * s->t_lse.strides[1]);
     }
   }
+  decode_scales(s);
   size_t used = (size_t)(s->tokens * s->t_out.strides[0]) * element;
   CHECK(all_bytes(s->out_data.data + used, s->out_data.bytes - used, 0xFF), "rows of out beyond the batch changed");
   used = (size_t)(s->tokens * heads) * sizeof(float);
@@ -443,6 +487,7 @@ static void decode_outputs(scene *s) {
 attn_status scene_step(scene *s, attn_message *message) {
   memset(s->out_data.data, 0xFF, s->out_data.bytes);
   memset(s->lse_data.data, 0xFF, s->lse_data.bytes);
+  memset(s->out_scale_data.data, 0xFF, s->out_scale_data.bytes);
   attn_status status = scene_schedule(s, message);
   if (status == ATTN_OK) {
     status = attn_run(s->plan, &s->args, &s->workspace, message);
@@ -452,6 +497,7 @@ attn_status scene_step(scene *s, attn_message *message) {
   } else {
     CHECK(all_bytes(s->out_data.data, s->out_data.bytes, 0xFF), "a failing call wrote into out");
     CHECK(all_bytes(s->lse_data.data, s->lse_data.bytes, 0xFF), "a failing call wrote into lse");
+    CHECK(all_bytes(s->out_scale_data.data, s->out_scale_data.bytes, 0xFF), "a failing call wrote into out_scale");
   }
   return status;
 }
@@ -501,12 +547,14 @@ void scene_free(scene *s) {
   free(s->causal);
   free(s->out);
   free(s->lse);
+  free(s->out_scale);
   guard_free(&s->q_data);
   guard_free(&s->k_data);
   guard_free(&s->v_data);
   guard_free(&s->table_data);
   guard_free(&s->out_data);
   guard_free(&s->lse_data);
+  guard_free(&s->out_scale_data);
   memset(s, 0, sizeof *s);
 }
 

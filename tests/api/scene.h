@@ -28,9 +28,10 @@ typedef struct scene {
   int32_t kv_len[SCENE_SEQS];
   int64_t tokens;
   int32_t block_size;    /* positions per block of the pool; 0: the problem's */
-  int64_t spare_rows;    /* rows of q, out and lse beyond the batch's tokens, which no call may touch */
+  int64_t spare_rows;    /* rows of q, out, lse and out_scale beyond the batch's tokens, which no call may touch */
   int64_t q_stride;      /* elements from one head of q and out to the next; 0: compact */
-  int lse_transposed;    /* 1: lse is stored [heads, tokens] */
+  int lse_transposed;    /* 1: lse is stored [heads, tokens], out_scale [groups, heads, tokens] */
+  float output_scale;    /* of a static fp8 output */
   int interleaved;       /* 1: K and V are halves of the blocks of one allocation (equal row sizes, NHD) */
   int32_t extra_columns; /* surplus table columns, filled with `unused_id` */
   int32_t unused_id;
@@ -54,9 +55,9 @@ typedef struct scene {
   int32_t *causal; /* [num_seqs] */
 
   /* Storage, and the arguments over it: tests may tamper with any tensor between scene_open() and scene_step(). */
-  guarded q_data, k_data, v_data, table_data, out_data, lse_data;
-  tensor t_q, t_k, t_v, t_table, t_out, t_lse, t_slopes, t_sinks, t_bias, t_ranges, t_causal, t_starts, t_lens,
-      t_kv_starts;
+  guarded q_data, k_data, v_data, table_data, out_data, lse_data, out_scale_data;
+  tensor t_q, t_k, t_v, t_table, t_out, t_lse, t_out_scale, t_output_scale, t_slopes, t_sinks, t_bias, t_ranges,
+      t_causal, t_starts, t_lens, t_kv_starts;
   int32_t starts[SCENE_SEQS + 1];
   int32_t lens[SCENE_SEQS];
   int32_t kv_starts[SCENE_SEQS + 1];
@@ -70,9 +71,11 @@ typedef struct scene {
   guarded workspace_data;
   attn_workspace workspace;
 
-  /* Results, compact: [tokens][num_q_heads][v size] and [tokens][num_q_heads]. */
+  /* Results, compact: [tokens][num_q_heads][v size] (of an fp8 output: the codes' values), [tokens][num_q_heads] and
+     [tokens][num_q_heads][groups]. */
   float *out;
   float *lse;
+  float *out_scale;
 } scene;
 
 /* A causal problem over a cache, lse wanted, scale 1/sqrt(d), block size 16, all types float32. dv 0: as d. */
@@ -103,9 +106,13 @@ float *scene_out(scene *s, int64_t token, int32_t head);
 float *scene_lse(scene *s, int64_t token, int32_t head);
 void fill_floats(float *values, int64_t count, float value);
 
-/* Number of elements of `out`, and of `lse`. */
+/* The fp8 code of one element of the last run. */
+unsigned char scene_code(const scene *s, int64_t token, int32_t head, int32_t element);
+
+/* Number of elements of `out`, and of `lse`; groups of a row that have a scale each. */
 int64_t scene_out_count(const scene *s);
 int64_t scene_lse_count(const scene *s);
+int64_t scene_groups(const scene *s);
 
 void scene_store(scene *s);
 void scene_open(scene *s, const char *backend);

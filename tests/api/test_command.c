@@ -6,9 +6,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <math.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "core/fp8.h"
 #include "request_builder.h"
 
 static request_files files;
@@ -98,6 +100,94 @@ static void test_results(void **state) {
   free(before);
   free(after);
   free(header);
+}
+
+/* Where a tensor of a result lies in the file, and how many bytes it has; NULL if it is not as `like` ("dtype":...). */
+static const unsigned char *result_tensor(const unsigned char *file, const char *name, const char *like,
+                                          size_t *bytes) {
+  char word[160];
+  uint64_t header = 0;
+  size_t begin = 0;
+  size_t end = 0;
+  memcpy(&header, file, sizeof(header)); /* little-endian, as this machine */
+  snprintf(word, sizeof(word), "\"%s\":{%s,\"data_offsets\":[", name, like);
+  const char *found = strstr((const char *)file + 8, word);
+  if (found == NULL || sscanf(found + strlen(word), "%zu,%zu", &begin, &end) != 2) {
+    return NULL;
+  }
+  *bytes = end - begin;
+  return file + 8 + header + begin;
+}
+
+enum { FP8_ROWS = 20, FP8_SIZE = 130, FP8_OWNED = 16 };
+
+/* One request with an fp8 output, held against the float32 values of the same call. */
+typedef struct fp8_request {
+  const char *changes;
+  const char *scales; /* type and shape of out_scale; NULL: none */
+  int block;
+} fp8_request;
+
+static void compare_fp8(const fp8_request *tried, const unsigned char *file, const unsigned char *values, int poison) {
+  size_t bytes = 0;
+  size_t scale_bytes = 0;
+  const char *like = "\"dtype\":\"F8_E4M3\",\"shape\":[5,4,130]";
+  const unsigned char *codes = result_tensor(file, "out", like, &bytes);
+  const unsigned char *scales = NULL;
+  if (tried->scales != NULL) {
+    scales = result_tensor(file, "out_scale", tried->scales, &scale_bytes);
+  }
+  assert_non_null(codes);
+  assert_int_equal(bytes, FP8_ROWS * FP8_SIZE);
+  assert_int_equal(scales != NULL, tried->scales != NULL);
+  assert_int_equal(strstr((const char *)file + 8, "\"out_scale\"") != NULL, tried->scales != NULL);
+  for (int at = 0; at < FP8_ROWS * FP8_SIZE; ++at) {
+    float scale = 0.0039f;
+    float value;
+    int row = at / FP8_SIZE;
+    memcpy(&value, values + (size_t)at * sizeof(value), sizeof(value));
+    if (scales != NULL) {
+      int groups = (int)scale_bytes / FP8_ROWS / 4;
+      memcpy(&scale, scales + (size_t)(row * groups + at % FP8_SIZE / tried->block) * sizeof(scale), sizeof(scale));
+    }
+    float read = attn_fp8_e4m3_decode(codes[at]) * scale;
+    if (row >= FP8_OWNED) {
+      assert_int_equal(codes[at], poison ? 0xFF : 0x00);
+      assert_true(scales == NULL || (poison ? isnan(scale) : scale == 0.0f));
+    } else if (!(fabsf(read - value) <= fabsf(value) * 0.0626f + scale * 0x1p-9f)) {
+      fail_msg("%s, element %d: %g, float32 gives %g", tried->changes, at, (double)read, (double)value);
+    }
+  }
+}
+
+/* fp8 results: types, shapes, values close to the float32 result, tokens that nobody owns; with --poison too. */
+static void test_fp8_results(void **state) {
+  (void)state;
+  static const char words[] = "op=attention q:F32[5,4,8] k:F32[5,2,8] v:F32[5,2,130] query_start_loc:I32[3]=0,3,4";
+  static const fp8_request tried[] = {
+      {"out_dtype=fp8_e4m3 output_scale:F32[1]=0.0039", NULL, 0},
+      {"out_dtype=fp8_e4m3 output_block=64", "\"dtype\":\"F32\",\"shape\":[5,4,3]", 64},
+      {"out_dtype=fp8_e4m3 output_block=128", "\"dtype\":\"F32\",\"shape\":[5,4,2]", 128},
+  };
+  size_t bytes;
+  assert_true(request_runs(&files, words, "", NULL, NULL));
+  unsigned char *plain = fixture_read(files.out_path, &bytes);
+  assert_non_null(plain);
+  const char *like = "\"dtype\":\"F32\",\"shape\":[5,4,130]";
+  const unsigned char *values = result_tensor(plain, "out", like, &bytes);
+  assert_non_null(values);
+  for (size_t i = 0; i < COUNT_OF(tried); ++i) {
+    for (int poison = 0; poison < 2; ++poison) {
+      assert_true(request_runs(&files, words, tried[i].changes, poison ? "--poison" : NULL, NULL));
+      unsigned char *file = fixture_read(files.out_path, &bytes);
+      assert_non_null(file);
+      compare_fp8(&tried[i], file, values, poison);
+      free(file);
+      assert_true(request_runs(&files, REQUEST_CACHED, tried[i].changes, poison ? "--poison" : NULL, NULL));
+      assert_true(request_runs(&files, REQUEST_WRITTEN, tried[i].changes, poison ? "--poison" : NULL, NULL));
+    }
+  }
+  free(plain);
 }
 
 /* OUT may be IN, and a link to a file stays one. */
@@ -313,6 +403,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_operations),
       cmocka_unit_test(test_results),
+      cmocka_unit_test(test_fp8_results),
       cmocka_unit_test(test_output_over_input),
       cmocka_unit_test(test_outputs_that_cannot_be_written),
       cmocka_unit_test(test_file_size_limit),

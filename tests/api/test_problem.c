@@ -98,13 +98,12 @@ static void each_number_outside_its_range(void **state) {
       FIELD(context_parallel, ATTN_E_RANGE, -1, INT32_MIN),
       FIELD(context_parallel, ATTN_E_UNSUPPORTED, 2, 8),
       FIELD(cascade, ATTN_E_UNSUPPORTED, 1),
-      FIELD(output_block, ATTN_E_UNSUPPORTED, 64, 128),
+      FIELD(output_block, ATTN_E_RANGE, 64, 128), /* no fp8 output */
       FIELD(output_block, ATTN_E_RANGE, 32, -1),
       FIELD(kv_lora_rank, ATTN_E_UNSUPPORTED, 512),
       FIELD(q_dtype, ATTN_E_UNSUPPORTED, ATTN_DTYPE_FP8_E4M3),
       FIELD(q_dtype, ATTN_E_DTYPE, ATTN_DTYPE_INT32, ATTN_DTYPE_UINT8, 99),
-      FIELD(out_dtype, ATTN_E_UNSUPPORTED, ATTN_DTYPE_FP8_E4M3),
-      FIELD(out_dtype, ATTN_E_DTYPE, ATTN_DTYPE_INT64, -1),
+      FIELD(out_dtype, ATTN_E_DTYPE, ATTN_DTYPE_INT64, ATTN_DTYPE_FP8_E5M2, -1),
       FIELD(k_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_E4M3, ATTN_FORMAT_INT4_PER_TOKEN_HEAD),
       FIELD(v_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_E5M2, ATTN_FORMAT_INT8_PER_TOKEN_HEAD),
   };

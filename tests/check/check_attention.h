@@ -19,7 +19,8 @@ typedef struct check_laid {
   attn_plan_limits limits;
   int32_t num_splits;
   int32_t unchecked;
-  check_tensor q, k, v, k_cache, v_cache, table, slopes, sinks, bias, ranges, causal, out, lse;
+  check_tensor q, k, v, k_cache, v_cache, table, slopes, sinks, bias, ranges, causal, output_scale;
+  check_tensor out, lse, out_scale;
   check_tensor query_start_loc, seq_lens, kv_start_loc;
   attn_batch batch;
   attn_run_args args;
@@ -35,16 +36,20 @@ typedef struct check_laid {
 void check_lay(check_arena *arena, check_case *c, check_model *model, int stride_class, int pool_class, int odd_ids,
                check_laid *laid);
 
-/* What one run gave, decoded; [tokens, q heads, v size] and [tokens, q heads]. */
+/* What one run gave, decoded; [tokens, q heads, v size], [tokens, q heads] and [tokens, q heads, groups]. */
 typedef struct check_result {
   float *out;
-  float *lse; /* NULL when not asked for */
+  float *lse;   /* NULL when not asked for */
+  float *scale; /* NULL where the output has none */
 } check_result;
 
 /* Plan, schedule, run on env's backend; `twice`: again on poisoned memory, and the same bits are demanded. Outputs are
    read and their canaries checked, inputs compared with their snapshots. */
 int check_call(check_env *env, check_arena *arena, const check_case *c, check_laid *laid, attn_context *context,
                int twice, check_result *result);
+
+/* Row i of one result has the bits of row j of another: codes, lse and scales. */
+int check_same_row(const check_case *c, const check_result *a, int64_t i, const check_result *b, int64_t j);
 
 /* Batch invariance: rows of the case computed alone, split, with other threads, heads, blocks have the bits of
    `result`. */

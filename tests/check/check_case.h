@@ -52,6 +52,23 @@ static inline int32_t check_is(const check_case *c, check_option option, int32_t
   return check_number(&c->choice, option) == number;
 }
 
+/* The output's type and output_block. */
+static inline attn_dtype check_out_dtype(const check_case *c) {
+  int32_t number = check_number(&c->choice, CHECK_OUT_TYPE);
+  return number >= CHECK_OUT_STATIC ? ATTN_DTYPE_FP8_E4M3 : (attn_dtype)number;
+}
+
+static inline int32_t check_output_block(const check_case *c) {
+  int32_t number = check_number(&c->choice, CHECK_OUT_TYPE);
+  return number == CHECK_OUT_BLOCK_64 || number == CHECK_OUT_BLOCK_128 ? number : 0;
+}
+
+/* Groups of a row of out that have a scale each. */
+static inline int32_t check_groups(const check_case *c) {
+  int32_t block = check_output_block(c);
+  return block > 0 ? (c->v_size + block - 1) / block : 0;
+}
+
 static inline int check_paged(const check_case *c) {
   return c->op == CHECK_ATTENTION || c->op == CHECK_CROSS_CACHE;
 }
@@ -59,6 +76,7 @@ static inline int check_paged(const check_case *c) {
 /* Worst fractions of the contract's bounds that a backend came to. */
 typedef struct check_worst {
   double out;
+  double fp8; /* out of an fp8 output, against the float32 bound */
   double lse;
   double merge_out;
   double merge_lse;

@@ -12,6 +12,13 @@ static double fraction_of(double error, double bound) {
   return error == 0.0 ? 0.0 : error / bound; /* a bound of 0 asks for the exact value */
 }
 
+double check_out_bound(attn_dtype type, double rms, const check_truth *truth, int64_t terms) {
+  double n = (double)terms;
+  double u = 0x1p-22 + 0x1p-25 * sqrt(n) + 0x1p-30 * n + 0x1p-23 * truth->smax;
+  double bound = rounding_of(type) * rms + u * (truth->a + 0x1p-100);
+  return bound + (type == ATTN_DTYPE_FLOAT16 ? 0x1p-25 : 0.0);
+}
+
 double check_out_fraction(attn_dtype type, int64_t size, const float *got, const double *out, const check_truth *truth,
                           int64_t terms) {
   double squares = 0.0;
@@ -36,10 +43,7 @@ double check_out_fraction(attn_dtype type, int64_t size, const float *got, const
   if (truth->lse == -INFINITY) {
     return error == 0.0 ? 0.0 : INFINITY;
   }
-  double n = (double)terms;
-  double u = 0x1p-22 + 0x1p-25 * sqrt(n) + 0x1p-30 * n + 0x1p-23 * truth->smax;
-  double bound = rounding_of(type) * sqrt(reference / (double)counted) + u * (truth->a + 0x1p-100);
-  return fraction_of(error, bound + (type == ATTN_DTYPE_FLOAT16 ? 0x1p-25 : 0.0));
+  return fraction_of(error, check_out_bound(type, sqrt(reference / (double)counted), truth, terms));
 }
 
 double check_lse_fraction(float got, const check_truth *truth, int64_t length) {

@@ -5,6 +5,9 @@
 
 #include "check_oracle.h"
 
+/* What RMS(out - ref) of a row of this output type may be, for a reference of that RMS over `terms` keys or parts. */
+double check_out_bound(attn_dtype type, double rms, const check_truth *truth, int64_t terms);
+
 /* Compare `got` [size], already decoded from `type`, with the oracle's row over `terms` keys or parts. Returns the
    fraction of the bound that the error takes: at most 1 passes, infinity where a NaN, an infinity or an exact zero
    differs. */

@@ -80,7 +80,26 @@ void check_store(void *p, attn_dtype dtype, float x) {
   }
 }
 
+static float from_e4m3(uint8_t x) {
+  uint32_t sign = (uint32_t)(x & 0x80u) << 24;
+  uint32_t exponent = (x >> 3) & 0xFu;
+  uint32_t mantissa = x & 7u;
+  if ((x & 0x7Fu) == 0x7Fu) {
+    return float_of(sign | 0x7FC00000u);
+  }
+  if (exponent == 0) {
+    float value = (float)mantissa * 0x1p-9f;
+    return sign ? -value : value;
+  }
+  return float_of(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+}
+
 float check_load(const void *p, attn_dtype dtype) {
+  if (dtype == ATTN_DTYPE_FP8_E4M3) {
+    uint8_t code;
+    memcpy(&code, p, sizeof code);
+    return from_e4m3(code);
+  }
   if (dtype == ATTN_DTYPE_FLOAT32) {
     float x;
     memcpy(&x, p, sizeof x);

@@ -13,7 +13,8 @@ uint16_t check_to_bf16(float x);
 float check_from_f16(uint16_t x);
 float check_from_bf16(uint16_t x);
 
-/* Store x as `dtype` (float32, float16, bfloat16) at p; load it back. */
+/* Store x as `dtype` (float32, float16, bfloat16) at p; load it back, or the value of an fp8_e4m3 code (a NaN keeps the
+   code's sign). */
 void check_store(void *p, attn_dtype dtype, float x);
 float check_load(const void *p, attn_dtype dtype);
 

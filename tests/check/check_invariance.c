@@ -114,9 +114,7 @@ static int same_rows(check_env *env, const check_case *c, const part *p, const c
       int64_t token = c->seqs[p->seq].q_start + p->row + i;
       int64_t row = token * c->q_heads + (int64_t)p->head * c->group + h;
       int64_t other = i * cut->q_heads + h;
-      if (memcmp(whole->out + row * c->v_size, alone->out + other * c->v_size, (size_t)c->v_size * sizeof(float)) !=
-              0 ||
-          (whole->lse != NULL && memcmp(whole->lse + row, alone->lse + other, sizeof(float)) != 0)) {
+      if (!check_same_row(c, whole, row, alone, other)) {
         return check_fail(env,
                           "batch_invariant: token %lld, head %lld has other bits when rows %d..%d of sequence %d, "
                           "KV heads %d..%d, are computed alone",

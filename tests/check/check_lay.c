@@ -93,12 +93,20 @@ static void lay_queries(lay *y) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   attn_dtype in_type = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
-  attn_dtype out_type = (attn_dtype)check_number(&c->choice, CHECK_OUT_TYPE);
+  attn_dtype out_type = check_out_dtype(c);
   make_floats(y, &l->q, in_type, c->tokens + extra_tokens(y), c->tokens, c->q_heads, c->size, y->m->q);
   make(y, &l->out, out_type, 3, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, c->v_size});
   if (check_is(c, CHECK_LSE, 1)) {
     make(y, &l->lse, ATTN_DTYPE_FLOAT32, 2, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads});
     l->args.lse = &l->lse.dl;
+  }
+  if (check_groups(c) > 0) {
+    make(y, &l->out_scale, ATTN_DTYPE_FLOAT32, 3,
+         (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, check_groups(c)});
+    l->args.out_scale = &l->out_scale.dl;
+  } else if (out_type == ATTN_DTYPE_FP8_E4M3) {
+    make_vector(y, &l->output_scale, 1, &y->m->output_scale);
+    l->args.output_scale = &l->output_scale.dl;
   }
   l->args.q = &l->q.dl;
   l->args.out = &l->out.dl;
@@ -337,6 +345,7 @@ static void lay_problem(lay *y) {
   p.v_head_size = c->v_size == c->size && check_chance(&y->c->rng, 50) ? 0 : c->v_size;
   p.q_dtype = l->q.dtype;
   p.out_dtype = l->out.dtype == l->q.dtype && check_chance(&y->c->rng, 50) ? ATTN_DTYPE_DEFAULT : l->out.dtype;
+  p.output_block = check_output_block(c);
   if (check_paged(c)) {
     int automatic = c->k_type == l->q.dtype && check_chance(&y->c->rng, 50);
     p.k_format = automatic ? ATTN_FORMAT_AUTO : (attn_format)c->k_type;
@@ -402,6 +411,7 @@ void check_lay(check_arena *arena, check_case *c, check_model *model, int stride
                             &laid->bias,
                             &laid->ranges,
                             &laid->causal,
+                            &laid->output_scale,
                             &laid->seq_lens,
                             &laid->kv_start_loc,
                             &laid->query_start_loc};

@@ -98,6 +98,24 @@ static float *draw_bias(check_arena *arena, check_case *c, check_model *m) {
   return bias;
 }
 
+/* A static scale under which the typical value falls well inside, at, or far beyond an end of fp8's range. */
+static float draw_output_scale(check_case *c, const float *v) {
+  int64_t count = c->keys * c->kv_heads * c->v_size;
+  double sum = 0.0;
+  for (int64_t i = 0; i < count; i++) {
+    sum += isfinite(v[i]) ? fabs((double)v[i]) : 0.0;
+  }
+  double typical = count > 0 && sum > 0.0 ? sum / (double)count : 1.0;
+  int64_t kind = check_between(&c->rng, 0, 19);
+  int64_t power = kind < 12   ? check_between(&c->rng, -9, -2)  /* inside */
+                  : kind < 15 ? check_between(&c->rng, -14, -9) /* most saturate */
+                  : kind < 18 ? check_between(&c->rng, 1, 10)   /* subnormal codes, or 0 */
+                              : check_between(&c->rng, -300, 300);
+  double scale = ldexp(typical * (check_chance(&c->rng, 30) ? 1.0 : 1.0 + check_uniform(&c->rng)), (int)power);
+  scale = check_chance(&c->rng, 15) ? ldexp(1.0, (int)power) : scale;
+  return (float)fmin(fmax(scale, 0x1p-149), 0x1.fffffep127);
+}
+
 void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
   static const float caps[] = {0.5f, 5.0f, 20.0f, 50.0f};
   memset(m, 0, sizeof *m);
@@ -122,4 +140,5 @@ void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
   m->q = q;
   m->k = k;
   m->v = v;
+  m->output_scale = check_is(c, CHECK_OUT_TYPE, CHECK_OUT_STATIC) ? draw_output_scale(c, v) : 0.0f;
 }

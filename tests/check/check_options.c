@@ -44,7 +44,8 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 34},
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
   {CHECK_OUT_TYPE, "out_type", ATTEND | GATHERS | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 40},
-    {"float16", ATTN_DTYPE_FLOAT16, 30}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 30}}},
+    {"float16", ATTN_DTYPE_FLOAT16, 30}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 30}, {"fp8_static", CHECK_OUT_STATIC, 17},
+    {"fp8_blocks_64", CHECK_OUT_BLOCK_64, 17}, {"fp8_blocks_128", CHECK_OUT_BLOCK_128, 17}}},
   {CHECK_K_FORMAT, "k_format", ATTEND | WRITES | GATHERS, {{"float32", ATTN_DTYPE_FLOAT32, 34},
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}}},
   {CHECK_V_FORMAT, "v_format", POOLED, {{"as_k", CHECK_FORMAT_SAME, 49}, {"float32", ATTN_DTYPE_FLOAT32, 17},
@@ -131,6 +132,12 @@ typedef struct exclusion {
 } exclusion;
 
 static const exclusion exclusions[] = {
+  {CHECK_OP, CHECK_GATHER, CHECK_OUT_TYPE, CHECK_OUT_STATIC, "rows of a cache are gathered as floats"},
+  {CHECK_OP, CHECK_GATHER, CHECK_OUT_TYPE, CHECK_OUT_BLOCK_64, "rows of a cache are gathered as floats"},
+  {CHECK_OP, CHECK_GATHER, CHECK_OUT_TYPE, CHECK_OUT_BLOCK_128, "rows of a cache are gathered as floats"},
+  {CHECK_OP, CHECK_MERGE, CHECK_OUT_TYPE, CHECK_OUT_STATIC, "a merge gives floats"},
+  {CHECK_OP, CHECK_MERGE, CHECK_OUT_TYPE, CHECK_OUT_BLOCK_64, "a merge gives floats"},
+  {CHECK_OP, CHECK_MERGE, CHECK_OUT_TYPE, CHECK_OUT_BLOCK_128, "a merge gives floats"},
   {CHECK_SIZE, 1, CHECK_V_SIZE, CHECK_V_SMALLER, "nothing is smaller than 1"},
   {CHECK_INVARIANT, 1, CHECK_SPLITS, 1, "batch-invariant cuts are fixed"},
   {CHECK_INVARIANT, 1, CHECK_SPLITS, 2, "batch-invariant cuts are fixed"},

@@ -73,6 +73,7 @@ enum {
   CHECK_SWAP
 };
 enum { CHECK_VALID, CHECK_REFUSED };
+enum { CHECK_OUT_STATIC = 8, CHECK_OUT_BLOCK_64 = 64, CHECK_OUT_BLOCK_128 = 128 }; /* fp8; else an attn_dtype */
 enum { CHECK_FORMAT_SAME = 0 }; /* else an attn_dtype, whose values the float cache formats share */
 enum { CHECK_V_SAME, CHECK_V_SMALLER, CHECK_V_LARGER };
 enum { CHECK_CAUSAL_ON, CHECK_CAUSAL_OFF, CHECK_CAUSAL_PER_SEQ };

@@ -26,6 +26,7 @@ typedef struct check_model {
   int32_t alibi;       /* 0, 1 linear, 2 square root */
   const float *slopes; /* [q heads] */
   const float *sinks;  /* [q heads] or NULL */
+  float output_scale;  /* of a static fp8 output */
   const float *bias;   /* [tokens, bias heads, max_kv] or NULL */
   int32_t bias_heads;
   const float *q;             /* [tokens, q heads, size] */

@@ -105,6 +105,23 @@ static int too_many_splits(mutant *m) {
   return 1;
 }
 
+static int output_block_odd(mutant *m) {
+  static const int32_t bad[] = {-64, 1, 32, 96, 127, 256};
+  m->problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+  m->problem.output_block = bad[check_between(&m->c->rng, 0, 5)];
+  return 1;
+}
+
+static int output_block_alone(mutant *m) {
+  m->problem.output_block = check_chance(&m->c->rng, 50) ? 64 : 128;
+  return check_out_dtype(m->c) != ATTN_DTYPE_FP8_E4M3;
+}
+
+static int output_e5m2(mutant *m) {
+  m->problem.out_dtype = ATTN_DTYPE_FP8_E5M2;
+  return m->problem.output_block == 0;
+}
+
 /* ---- the schedule ---- */
 
 static int change(mutant *m, const check_tensor *list, int64_t i, int64_t j, int64_t k, int32_t value) {
@@ -241,6 +258,45 @@ static int lse_wrong(mutant *m) {
   return 1;
 }
 
+/* Given where the output has none, or missing where it has one. */
+static int output_scale_wrong(mutant *m) {
+  m->args.output_scale = m->args.output_scale == NULL ? copy_of(m, &m->l->q) : NULL;
+  return 1;
+}
+
+static int out_scale_wrong(mutant *m) {
+  m->args.out_scale = m->args.out_scale == NULL ? copy_of(m, &m->l->q) : NULL;
+  return 1;
+}
+
+static int out_scale_groups(mutant *m) {
+  if (m->args.out_scale == NULL) {
+    return 0;
+  }
+  m->args.out_scale = copy_of(m, &m->l->out_scale);
+  m->shape[2] += check_chance(&m->c->rng, 50) ? 1 : -1;
+  return 1;
+}
+
+static int out_scale_rows(mutant *m) {
+  if (m->args.out_scale == NULL) {
+    return 0;
+  }
+  m->args.out_scale = copy_of(m, &m->l->out_scale);
+  m->shape[0] = m->c->tokens - 1;
+  return m->c->tokens > 0;
+}
+
+static int out_scale_overlaps(mutant *m) {
+  if (m->args.out_scale == NULL || m->c->tokens == 0 || m->l->q.segment_bytes < 8) {
+    return 0;
+  }
+  copy_of(m, &m->l->out_scale)->data = (void *)((uintptr_t)m->l->q.first / sizeof(float) * sizeof(float));
+  m->tensor.byte_offset = 0;
+  m->args.out_scale = &m->tensor;
+  return 1;
+}
+
 static int sinks_wrong(mutant *m) {
   m->args.sinks = m->args.sinks == NULL ? copy_of(m, &m->l->query_start_loc) : NULL;
   return 1;
@@ -261,6 +317,12 @@ static int sink_nan(mutant *m) {
 
 static int slope_infinite(mutant *m) {
   return m->args.alibi_slopes != NULL && change(m, &m->l->slopes, 0, 0, 0, 0x7F800000);
+}
+
+static int output_scale_bad(mutant *m) {
+  static const uint32_t bad[] = {0u, 0x80000000u, 0xBF800000u, 0x7F800000u, 0xFF800000u, 0x7FC00000u};
+  return m->args.output_scale != NULL &&
+         change(m, &m->l->output_scale, 0, 0, 0, (int32_t)bad[check_between(&m->c->rng, 0, 5)]);
 }
 
 static int causal_two(mutant *m) {
@@ -332,6 +394,9 @@ static const way ways[] = {
     {"a foreign backend", AT_PLAN, ATTN_E_BACKEND, 1, foreign_backend},
     {"an unknown backend", AT_PLAN, ATTN_E_NAME, 1, unknown_backend},
     {"5000 splits", AT_PLAN, ATTN_E_RANGE, 1, too_many_splits},
+    {"an output_block that is none", AT_PLAN, ATTN_E_RANGE, 1, output_block_odd},
+    {"output_block without an fp8 output", AT_PLAN, ATTN_E_RANGE, 1, output_block_alone},
+    {"an output of fp8_e5m2", AT_PLAN, ATTN_E_DTYPE, 1, output_e5m2},
     {"query_start_loc[0] of 1", AT_SCHEDULE, ATTN_E_INDEX, 1, start_not_zero},
     {"query_start_loc that falls", AT_SCHEDULE, ATTN_E_INDEX, 1, start_falls},
     {"a negative seq_len", AT_SCHEDULE, ATTN_E_INDEX, 1, length_negative},
@@ -354,6 +419,12 @@ static const way ways[] = {
     {"out in q's memory", AT_RUN, ATTN_E_OVERLAP, 3, out_overlaps},
     {"lse missing, or not asked for", AT_RUN, ATTN_E_NULL, 1, lse_wrong},
     {"sinks missing, or not declared", AT_RUN, ATTN_E_NULL, 1, sinks_wrong},
+    {"output_scale missing, or not declared", AT_RUN, ATTN_E_NULL, 1, output_scale_wrong},
+    {"out_scale missing, or not declared", AT_RUN, ATTN_E_NULL, 1, out_scale_wrong},
+    {"out_scale of another number of groups", AT_RUN, ATTN_E_SHAPE, 2, out_scale_groups},
+    {"out_scale with a row too few", AT_RUN, ATTN_E_SHAPE, 2, out_scale_rows},
+    {"out_scale in q's memory", AT_RUN, ATTN_E_OVERLAP, 4, out_scale_overlaps},
+    {"an output_scale not finite and > 0", AT_RUN, ATTN_E_RANGE, 8, output_scale_bad},
     {"bias a key too short", AT_RUN, ATTN_E_SHAPE, 2, bias_keys},
     {"a sink that is NaN", AT_RUN, ATTN_E_RANGE, 2, sink_nan},
     {"a slope that is infinite", AT_RUN, ATTN_E_RANGE, 2, slope_infinite},
@@ -453,9 +524,11 @@ int check_attention_refusal(check_env *env, check_arena *arena, check_case *c, c
   const way *w = choose_way(env, c, l, &m);
   check_fill_canary(&l->out, 9);
   check_fill_canary(&l->lse, 9);
+  check_fill_canary(&l->out_scale, 9);
   int passed = make_calls(env, arena, w, &m, context);
   put_back(&m);
-  if (passed && (check_canary_broken(&l->out, 9) >= 0 || check_canary_broken(&l->lse, 9) >= 0)) {
+  if (passed && (check_canary_broken(&l->out, 9) >= 0 || check_canary_broken(&l->lse, 9) >= 0 ||
+                 check_canary_broken(&l->out_scale, 9) >= 0)) {
     passed = check_fail(env, "%s: refused, but an output was written", w->what);
   }
   if (passed && (check_changed(&l->q) >= 0 || check_changed(&l->k_cache) >= 0 || check_changed(&l->v_cache) >= 0)) {

@@ -80,10 +80,11 @@ static double larger(double a, double b) {
 
 /* Of all workers. */
 static check_worst worst_of(const check_settings *s, const check_shared *shared, int backend) {
-  check_worst worst = {0.0, 0.0, 0.0, 0.0};
+  check_worst worst = {0.0, 0.0, 0.0, 0.0, 0.0};
   for (int32_t w = 0; w < s->jobs; w++) {
     const check_worst *one = &shared->worst[w][backend];
     worst.out = larger(worst.out, one->out);
+    worst.fp8 = larger(worst.fp8, one->fp8);
     worst.lse = larger(worst.lse, one->lse);
     worst.merge_out = larger(worst.merge_out, one->merge_out);
     worst.merge_lse = larger(worst.merge_lse, one->merge_lse);
@@ -94,8 +95,8 @@ static check_worst worst_of(const check_settings *s, const check_shared *shared,
 static void print_worst(const check_settings *s, const check_env *env, const check_shared *shared) {
   for (int b = 0; b < env->num_backends; b++) {
     check_worst worst = worst_of(s, shared, b);
-    printf("%-12s worst fraction of the bounds: attention out %.3f, lse %.3f; merge out %.3f, lse %.3f\n",
-           env->backends[b], worst.out, worst.lse, worst.merge_out, worst.merge_lse);
+    printf("%-12s worst fraction of the bounds: attention out %.3f, fp8 out %.3f, lse %.3f; merge out %.3f, lse %.3f\n",
+           env->backends[b], worst.out, worst.fp8, worst.lse, worst.merge_out, worst.merge_lse);
   }
 }
 
@@ -107,6 +108,7 @@ static void write_backends(const check_settings *s, const check_env *env, const 
     json_object(w, NULL);
     json_string(w, "name", env->backends[b]);
     json_number(w, "worst_out", worst.out, 6);
+    json_number(w, "worst_fp8_out", worst.fp8, 6);
     json_number(w, "worst_lse", worst.lse, 6);
     json_number(w, "worst_merge_out", worst.merge_out, 6);
     json_number(w, "worst_merge_lse", worst.merge_lse, 6);

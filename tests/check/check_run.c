@@ -6,6 +6,7 @@
 #include "check_attention.h"
 #include "check_compare.h"
 #include "check_float.h"
+#include "check_fp8.h"
 
 /* Read one output's owned elements, put the canary back over them, and find the whole memory untouched. */
 static int read_output(check_env *env, const check_case *c, const char *name, const check_tensor *t, int64_t size,
@@ -39,6 +40,7 @@ static int inputs_kept(check_env *env, const check_laid *l) {
                 {"bias", &l->bias},
                 {"prefix_ranges", &l->ranges},
                 {"causal_per_seq", &l->causal},
+                {"output_scale", &l->output_scale},
                 {"seq_lens", &l->seq_lens},
                 {"query_start_loc", &l->query_start_loc},
                 {"kv_start_loc", &l->kv_start_loc}};
@@ -63,32 +65,43 @@ static int run_once(check_env *env, const check_case *c, check_laid *l, const at
                     const attn_workspace *workspace, unsigned salt, check_result *result) {
   attn_message message = {ATTN_OK, ""};
   check_fill_canary(&l->out, salt);
-  if (l->args.lse != NULL) {
-    check_fill_canary(&l->lse, salt);
-  }
+  check_fill_canary(&l->lse, salt);
+  check_fill_canary(&l->out_scale, salt);
   attn_status status = attn_run(plan, &l->args, workspace, &message);
   if (status != ATTN_OK) {
     return check_fail(env, "attn_run refused a valid call: %s: %s", attn_status_name(status), message.text);
   }
   return read_output(env, c, "out", &l->out, c->v_size, salt, result->out) &&
-         (l->args.lse == NULL || read_output(env, c, "lse", &l->lse, 1, salt, result->lse));
+         (l->args.lse == NULL || read_output(env, c, "lse", &l->lse, 1, salt, result->lse)) &&
+         (l->args.out_scale == NULL ||
+          read_output(env, c, "out_scale", &l->out_scale, check_groups(c), salt, result->scale));
 }
 
 static check_result new_result(check_arena *arena, const check_case *c, const check_laid *l) {
   size_t rows = (size_t)(c->tokens * c->q_heads);
-  check_result result = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(float)), NULL};
+  check_result result = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(float)), NULL, NULL};
   if (l->args.lse != NULL) {
     result.lse = check_alloc(arena, rows, sizeof(float));
   }
+  if (l->args.out_scale != NULL) {
+    result.scale = check_alloc(arena, rows * (size_t)check_groups(c), sizeof(float));
+  }
   return result;
+}
+
+int check_same_row(const check_case *c, const check_result *a, int64_t i, const check_result *b, int64_t j) {
+  size_t size = (size_t)c->v_size;
+  size_t groups = (size_t)check_groups(c);
+  return memcmp(a->out + (size_t)i * size, b->out + (size_t)j * size, size * sizeof(float)) == 0 &&
+         (a->lse == NULL || memcmp(a->lse + i, b->lse + j, sizeof(float)) == 0) &&
+         (a->scale == NULL ||
+          memcmp(a->scale + (size_t)i * groups, b->scale + (size_t)j * groups, groups * sizeof(float)) == 0);
 }
 
 static int same_bits(check_env *env, const check_case *c, const check_result *a, const check_result *b) {
   size_t rows = (size_t)(c->tokens * c->q_heads);
   for (size_t i = 0; i < rows; i++) {
-    if (memcmp(a->out + i * (size_t)c->v_size, b->out + i * (size_t)c->v_size, (size_t)c->v_size * sizeof(float)) !=
-            0 ||
-        (a->lse != NULL && memcmp(a->lse + i, b->lse + i, sizeof(float)) != 0)) {
+    if (!check_same_row(c, a, (int64_t)i, b, (int64_t)i)) {
       return check_fail(env, "a second run gave other bits in token %lld, head %lld", (long long)i / c->q_heads,
                         (long long)i % c->q_heads);
     }
@@ -145,12 +158,13 @@ int check_call(check_env *env, check_arena *arena, const check_case *c, check_la
 typedef struct truths {
   double *out;       /* [tokens, q heads, v size] */
   check_truth *rows; /* [tokens, q heads] */
+  float output_scale;
 } truths;
 
 static truths ask_oracle(check_arena *arena, const check_case *c, const check_model *m) {
   size_t rows = (size_t)(c->tokens * c->q_heads);
   truths t = {check_alloc(arena, rows * (size_t)c->v_size, sizeof(double)),
-              check_alloc(arena, rows, sizeof(check_truth))};
+              check_alloc(arena, rows, sizeof(check_truth)), m->output_scale};
   double *scores = check_alloc(arena, (size_t)c->max_kv * 2, sizeof *scores);
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int32_t i = 0; i < c->seqs[s].q_len; i++) {
@@ -163,20 +177,38 @@ static truths ask_oracle(check_arena *arena, const check_case *c, const check_mo
   return t;
 }
 
+/* Fraction of its bound that a row of out takes, with its scales; the worst is kept. */
+static double out_fraction(check_worst *worst, const check_case *c, const check_laid *l, const truths *t, int64_t row,
+                           int64_t terms, const check_result *result) {
+  const float *got = result->out + row * c->v_size;
+  const double *want = t->out + row * c->v_size;
+  double fraction;
+  double *kept = &worst->out;
+  if (l->out.dtype == ATTN_DTYPE_FP8_E4M3) {
+    const check_fp8_row codes = {c->v_size, got, check_output_block(c), t->output_scale,
+                                 result->scale == NULL ? NULL : result->scale + row * check_groups(c)};
+    fraction = check_fp8_fraction(&codes, want, &t->rows[row], terms);
+    kept = &worst->fp8;
+  } else {
+    fraction = check_out_fraction(l->out.dtype, c->v_size, got, want, &t->rows[row], terms);
+  }
+  *kept = fraction > *kept && fraction < 1e30 ? fraction : *kept;
+  return fraction;
+}
+
 static int judge_row(check_env *env, const check_case *c, const check_laid *l, const truths *t, int32_t seq, int32_t i,
                      int32_t head, const check_result *result) {
   int64_t token = c->seqs[seq].q_start + i;
   int64_t row = token * c->q_heads + head;
   check_worst *worst = &env->worst[env->backend];
-  const float *got = result->out + row * c->v_size;
-  const double *want = t->out + row * c->v_size;
-  double fraction = check_out_fraction(l->out.dtype, c->v_size, got, want, &t->rows[row], c->seqs[seq].kv_len);
-  worst->out = fraction > worst->out && fraction < 1e30 ? fraction : worst->out;
+  double fraction = out_fraction(worst, c, l, t, row, c->seqs[seq].kv_len, result);
   if (!(fraction <= 1.0)) {
     return check_fail(env,
                       "out: token %lld (row %d of sequence %d), head %d: %.3g of the bound (element 0: got %.9g, "
-                      "want %.9g; lse %.6g, Smax %.4g)",
-                      (long long)token, (int)i, (int)seq, (int)head, fraction, (double)got[0], want[0],
+                      "want %.9g; scale %.9g; lse %.6g, Smax %.4g)",
+                      (long long)token, (int)i, (int)seq, (int)head, fraction, (double)result->out[row * c->v_size],
+                      t->out[row * c->v_size],
+                      (double)(result->scale == NULL ? t->output_scale : result->scale[row * check_groups(c)]),
                       t->rows[row].lse, t->rows[row].smax);
   }
   if (result->lse == NULL) {
@@ -222,7 +254,7 @@ int check_run_attention(check_env *env, check_case *c, check_arena *arena) {
   if (context == NULL) {
     return 0;
   }
-  truths t = {NULL, NULL};
+  truths t = {NULL, NULL, 0.0f};
   if (valid) {
     t = ask_oracle(arena, c, &model);
   }

@@ -103,6 +103,20 @@ static void batch_invariant(attn_problem *problem) {
   problem->batch_invariant = 1;
 }
 
+static void fp8_static(attn_problem *problem) {
+  problem->out_dtype = ATTN_DTYPE_FP8_E4M3;
+}
+
+static void fp8_blocks_64(attn_problem *problem) {
+  problem->out_dtype = ATTN_DTYPE_FP8_E4M3;
+  problem->output_block = 64;
+}
+
+static void fp8_blocks_128(attn_problem *problem) {
+  problem->out_dtype = ATTN_DTYPE_FP8_E4M3;
+  problem->output_block = 128;
+}
+
 static void context_parallel(attn_problem *problem) {
   problem->context_parallel = 2;
 }
@@ -131,6 +145,9 @@ static const matrix_row features[] = {
     {"causal flag per sequence", causal_per_seq},
     {"log-sum-exp output", lse},
     {"batch-invariant mode", batch_invariant},
+    {"fp8 output, one static scale", fp8_static},
+    {"fp8 output, scales of 64 elements", fp8_blocks_64},
+    {"fp8 output, scales of 128 elements", fp8_blocks_128},
     {"context parallel", context_parallel},
     {"latent attention", latent},
 };
