@@ -85,7 +85,8 @@ void attn_check_help(void) {
       "worst fraction of the bounds that each backend came to; above 1 fails. A failed case prints the "
       "command that repeats it.\n");
   snprintf(text, sizeof text,
-           "--json gives an object: cases, seed, failed, complete, seconds, backends (name, worst_out, worst_lse, "
+           "--json gives an object: cases, seed, failed, complete, seconds, backends (name, worst_out, worst_fp8_out, "
+           "worst_lse, "
            "worst_merge_out, worst_merge_lse), pairs (possible, least, rarest_first, rarest_second; with --pairs also "
            "drawn: first, second, count), failures (backend, what, repeat; the first %d).",
            CHECK_MAX_FAILURES);
