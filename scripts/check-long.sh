@@ -10,6 +10,7 @@ parts=(
   "check-release: every backend against the reference, 5000 cases of the release build"
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
+  "serving: attn-lm with a quarter of the blocks that 64 prompts need, and 20000 random schedules"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
   "debian: the Debian packages built in a clean root, installed and used in an empty one; wants mmdebstrap"
   "aarch64: the preset cross-aarch64, its examples and 1000 cases under qemu-aarch64"
@@ -33,6 +34,12 @@ part_pairs() {
 part_speed() {
   scripts/build.sh release speed_decode
   build/release/tests/speed_decode 0.15 0.9
+}
+
+part_serving() {
+  scripts/build.sh release attn_lm golden_text_serving test_lm_schedule
+  ATTN_LM_BIN=build/release/bin/attn-lm ATTN_MODEL=$(scripts/fetch-model.sh) build/release/tests/golden_text_serving all
+  build/release/tests/test_lm_schedule 20000
 }
 
 part_clang() {
