@@ -69,8 +69,8 @@ typedef struct attn_problem {
   attn_layout layout;        /**< axis order of the pool tensors given to the run; 0: NHD. Where num_kv_heads equals the
                                   block size a wrong order has the right shape and cannot be noticed */
   int32_t separate_scales;   /**< 1: per-token scales lie in tensors of their own (quantised formats only) */
-  int32_t block_size;        /**< positions per block, >= 1, any number; 0: what the plan prefers, which the caller then
-                                  has to take from attn_plan_info.block_size for its cache */
+  int32_t block_size;        /**< positions per block, >= 1, any number; 0: what the plan prefers, told by
+                                  attn_plan_info.block_size. The cache has to have the same (see cache.h) */
   float scale;               /**< required, finite, > 0; attn_softmax_scale() computes 1/sqrt(qk_head_size) */
   float softcap;             /**< finite, >= 0; 0: off */
   int32_t causal;            /**< 0 or 1; ATTN_PROBLEM_INIT sets 1 */
