@@ -9,6 +9,7 @@ parts=(
   "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
   "check-release: every backend against the reference, 5000 cases of the release build"
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
+  "geometry: one pool of pages for four groups of layers, 100000 steps, and block managers against models"
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
   "serving: attn-lm with a quarter of the blocks that 64 prompts need, and 20000 random schedules"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
@@ -29,6 +30,13 @@ part_check_release() {
 part_pairs() {
   scripts/build.sh release attn_cli
   build/release/bin/attn check --backend all --cases 20000 --seed 7 --pairs
+}
+
+part_geometry() {
+  scripts/build.sh release test_geometry_pool test_pool_groups_model test_pool_model
+  ATTN_GEOMETRY_STEPS=100000 build/release/tests/test_geometry_pool
+  ATTN_POOL_OPERATIONS=1000000 build/release/tests/test_pool_groups_model
+  ATTN_POOL_OPERATIONS=1000000 build/release/tests/test_pool_model
 }
 
 part_speed() {

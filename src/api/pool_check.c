@@ -61,11 +61,13 @@ static attn_status check_reusable(const attn_pool *pool, attn_message *message) 
     if (node->serial == 0) {
       continue;
     }
-    const int32_t *tokens = attn_pool_tokens(pool, block);
+    attn_pool_key key = node->group == pool->index
+                            ? attn_pool_index_key(pool, node->parent, attn_pool_tokens(pool, block))
+                            : attn_pool_part_key(pool, node->parent, node->group, node->column);
     int64_t collisions = 0;
-    int32_t first = attn_pool_find(pool, node->parent, node->hash, tokens, &collisions);
-    if (node->parent >= node->serial || node->serial > pool->last_serial || pool->nodes[first].serial != node->serial ||
-        attn_pool_hash(pool, node->parent, tokens) != node->hash) {
+    int32_t first = attn_pool_find(pool, &key, &collisions);
+    if (node->group < 0 || node->group >= pool->num_groups || node->parent >= node->serial ||
+        node->serial > pool->last_serial || pool->nodes[first].serial != node->serial || key.hash != node->hash) {
       return attn_fail(message, ATTN_E_INTERNAL, "pool: block %d is reusable and not found by its tokens and parent",
                        (int)block);
     }
@@ -77,23 +79,41 @@ static attn_status check_reusable(const attn_pool *pool, attn_message *message) 
   return ATTN_OK;
 }
 
-/* The blocks that a sequence made reusable follow one another. */
+/* The blocks of the index that a sequence made reusable follow one another. */
 static attn_status check_path(const attn_pool *pool, int32_t seq, attn_message *message) {
   int32_t known = pool->known[seq];
   int32_t committed = pool->committed[seq];
-  if (known < 0 || known > pool->lens[seq] || committed < 0 || committed > known / pool->block_size) {
+  if (known < 0 || known > pool->lens[seq] || committed < 0 || committed > known / attn_pool_index(pool)->block_size) {
     return attn_fail(message, ATTN_E_INTERNAL, "pool: seq %d has %d tokens, the ids of %d, %d reusable blocks",
                      (int)seq, (int)pool->lens[seq], (int)known, (int)committed);
   }
-  uint64_t parent = 0;
-  for (int32_t column = 0; column < committed; column++) {
-    const attn_pool_node *node = &pool->nodes[attn_pool_row(pool, seq)[column]];
-    if (node->serial == 0 || node->parent != parent) {
+  const int32_t *row = attn_pool_row(pool, seq, attn_pool_index(pool));
+  int32_t first = attn_pool_trimmed(pool, seq)[pool->index];
+  uint64_t parent = committed > first ? pool->nodes[row[first]].parent : pool->serials[seq];
+  for (int32_t column = first; column < committed; column++) {
+    const attn_pool_node *node = &pool->nodes[row[column]];
+    if (node->serial == 0 || node->parent != parent || node->group != pool->index || (column == 0) != (parent == 0)) {
       return attn_fail(message, ATTN_E_INTERNAL,
                        "pool: seq %d has block %d in column %d, which does not follow the one before it", (int)seq,
-                       (int)attn_pool_row(pool, seq)[column], (int)column);
+                       (int)row[column], (int)column);
     }
     parent = node->serial;
+  }
+  if (parent != pool->serials[seq] || (committed == 0) != (parent == 0)) {
+    return attn_fail(message, ATTN_E_INTERNAL, "pool: seq %d has %d reusable blocks, the serial of the last is %llu",
+                     (int)seq, (int)committed, (unsigned long long)pool->serials[seq]);
+  }
+  return ATTN_OK;
+}
+
+/* A reusable block of another group is one of its own place. */
+static attn_status check_part(const attn_pool *pool, int32_t seq, int32_t g, int32_t column, attn_message *message) {
+  int32_t block = attn_pool_row(pool, seq, &pool->lanes[g])[column];
+  const attn_pool_node *node = &pool->nodes[block];
+  if (node->serial != 0 && (node->group != g || node->column != column)) {
+    return attn_fail(message, ATTN_E_INTERNAL,
+                     "pool: seq %d has block %d in column %d of group %d, it is reusable in column %d of group %d",
+                     (int)seq, (int)block, (int)column, (int)g, (int)node->column, (int)node->group);
   }
   return ATTN_OK;
 }
@@ -112,23 +132,42 @@ static attn_status check_lists(const attn_pool *pool, attn_message *message) {
   return ATTN_OK;
 }
 
-/* One table row: blocks as its length needs, null blocks beyond. Counts them in `found`. */
-static attn_status check_row(const attn_pool *pool, int32_t seq, attn_message *message) {
-  const int32_t *row = attn_pool_row(pool, seq);
-  if (pool->lens[seq] < 0 || attn_pool_blocks_of(pool, pool->lens[seq]) > pool->max_seq_blocks) {
-    return attn_fail(message, ATTN_E_INTERNAL, "pool: seq %d has length %d, its row holds %d blocks of %d", (int)seq,
-                     (int)pool->lens[seq], (int)pool->max_seq_blocks, (int)pool->block_size);
+/* One row of a sequence: null blocks behind the window, blocks as its length needs, null blocks beyond. Counts them in
+   `found`. */
+static attn_status check_row(const attn_pool *pool, int32_t seq, int32_t g, attn_message *message) {
+  const attn_pool_lane *lane = &pool->lanes[g];
+  const int32_t *row = attn_pool_row(pool, seq, lane);
+  int32_t first = attn_pool_trimmed(pool, seq)[g];
+  int32_t held = attn_pool_held(pool, seq, lane);
+  if (first < 0 || first > attn_pool_first_seen(lane, pool->lens[seq])) {
+    return attn_fail(message, ATTN_E_INTERNAL, "pool: seq %d has %d columns of group %d behind window %d at length %d",
+                     (int)seq, (int)first, (int)g, (int)lane->window, (int)pool->lens[seq]);
   }
-  int32_t held = attn_pool_held(pool, seq);
-  for (int32_t column = 0; column < pool->max_seq_blocks; column++) {
+  for (int32_t column = 0; column < lane->max_blocks; column++) {
     int32_t block = row[column];
-    if (column < held ? block <= ATTN_NULL_BLOCK || block >= pool->fresh : block != ATTN_NULL_BLOCK) {
-      return attn_fail(message, ATTN_E_INTERNAL, "pool: seq %d has block %d in column %d, its length needs %d columns",
-                       (int)seq, (int)block, (int)column, (int)held);
+    int holds = first <= column && column < held;
+    if (holds ? block <= ATTN_NULL_BLOCK || block >= pool->fresh : block != ATTN_NULL_BLOCK) {
+      return attn_fail(message, ATTN_E_INTERNAL,
+                       "pool: seq %d has block %d in column %d of group %d, its length needs columns %d to %d",
+                       (int)seq, (int)block, (int)column, (int)g, (int)first, (int)held - 1);
     }
-    if (column < held) {
+    if (holds) {
       pool->found[block]++;
     }
+    if (holds && pool->nodes != NULL) {
+      ATTN_TRY(check_part(pool, seq, g, column, message));
+    }
+  }
+  return ATTN_OK;
+}
+
+static attn_status check_seq(const attn_pool *pool, int32_t seq, attn_message *message) {
+  if (pool->lens[seq] < 0 || pool->lens[seq] > pool->max_tokens) {
+    return attn_fail(message, ATTN_E_INTERNAL, "pool: seq %d has length %d, its rows hold %d tokens", (int)seq,
+                     (int)pool->lens[seq], (int)pool->max_tokens);
+  }
+  for (int32_t g = 0; g < pool->num_groups; g++) {
+    ATTN_TRY(check_row(pool, seq, g, message));
   }
   return pool->nodes == NULL ? ATTN_OK : check_path(pool, seq, message);
 }
@@ -208,7 +247,7 @@ attn_status attn_pool_check(const attn_pool *pool, attn_message *message) {
   }
   clear_counts(pool);
   for (int32_t seq = 0; seq < pool->max_seqs; seq++) {
-    ATTN_TRY(check_row(pool, seq, message));
+    ATTN_TRY(check_seq(pool, seq, message));
   }
   ATTN_TRY(check_stack(pool, message));
   ATTN_TRY(check_kept(pool, message));

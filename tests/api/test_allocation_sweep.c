@@ -165,6 +165,26 @@ static attn_status call_pool(void *context) {
   return attn_pool_create(&c->options, &c->made, &why);
 }
 
+/* Two groups, the second with a window of 3 keys. */
+static attn_status make_groups(int32_t prefix_cache, attn_pool **made) {
+  attn_pool_group groups[2] = {ATTN_POOL_GROUP_INIT, ATTN_POOL_GROUP_INIT};
+  attn_pool_groups_options options = ATTN_POOL_GROUPS_OPTIONS_INIT;
+  groups[0].block_size = groups[1].block_size = 2;
+  groups[1].kernel_block = 1;
+  groups[1].window = 3;
+  options.num_blocks = options.max_seq_len = 20;
+  options.num_groups = 2;
+  options.groups = groups;
+  options.max_seqs = 2;
+  options.prefix_cache = prefix_cache;
+  return attn_pool_create_groups(&options, made, &why);
+}
+
+static attn_status call_pool_groups(void *context) {
+  pool_call *c = context;
+  return make_groups(c->options.prefix_cache, &c->made);
+}
+
 static void intact_pool(void *context) {
   CHECK(((pool_call *)context)->made == NULL, "a pool after a failure");
 }
@@ -191,8 +211,10 @@ static void pool_create(void **state) {
   for (int32_t prefix_cache = 0; prefix_cache <= 1; prefix_cache++) {
     pool_call c = {pool_options(prefix_cache), NULL};
     sweep(&(swept){"attn_pool_create", call_pool, intact_pool, undo_pool}, &c);
+    sweep(&(swept){"attn_pool_create_groups", call_pool_groups, intact_pool, undo_pool}, &c);
   }
   cover("attn_pool_create");
+  cover("attn_pool_create_groups");
 }
 
 /* attn_workspaces_create, _get, _reserve: the arenas of a manager with three slots */
@@ -490,6 +512,38 @@ static void blocks(void **state) {
   NEVER(attn_pool_destroy, attn_pool_destroy(pool));
 }
 
+static void groups(void **state) {
+  const int32_t seq = 0;
+  int64_t slots[2 * 6], shape[3] = {20, 1, 0};
+  int32_t released = 0, table[20];
+  attn_cache_desc layer = ATTN_CACHE_DESC_INIT;
+  attn_group_spec spec = ATTN_GROUP_SPEC_INIT;
+  attn_group_pages pages = ATTN_GROUP_PAGES_INIT;
+  attn_geometry geometry = ATTN_GEOMETRY_INIT;
+  attn_pool_group_info info = ATTN_POOL_GROUP_INFO_INIT;
+  attn_page_view view;
+  attn_pool *pool = NULL;
+  DLTensor memory;
+  (void)state;
+  EXPECT_OK(make_groups(0, &pool));
+  NEVER(attn_pool_append_groups, EXPECT_OK(attn_pool_append_groups(pool, 0, 6, NULL, slots, 6, NULL, &why)),
+        EXPECT_STATUS(attn_pool_append_groups(pool, 0, 1, NULL, slots, 0, NULL, &why), ATTN_E_RANGE, NULL));
+  NEVER(attn_pool_trim, EXPECT_OK(attn_pool_trim(pool, 0, 6, &released, &why)));
+  assert_int_equal(released, 2);
+  NEVER(attn_pool_group_table, EXPECT_OK(attn_pool_group_table(pool, 1, 1, &seq, 20, table, NULL, &why)));
+  NEVER(attn_pool_get_group, EXPECT_OK(attn_pool_get_group(pool, 1, &info, &why)));
+  attn_pool_destroy(pool);
+  layer.k_format = ATTN_FORMAT_FLOAT32;
+  layer.num_kv_heads = layer.head_size = spec.num_layers = 4;
+  spec.layer = &layer;
+  NEVER(attn_geometry_unify, EXPECT_OK(attn_geometry_unify(NULL, 1, &spec, &pages, &geometry, &why)),
+        EXPECT_STATUS(attn_geometry_unify(NULL, 0, &spec, &pages, &geometry, &why), ATTN_E_RANGE, NULL));
+  shape[2] = (int64_t)geometry.page_bytes;
+  attn_tensor_cpu(&memory, slots, ATTN_DTYPE_UINT8, 3, shape);
+  NEVER(attn_geometry_view, EXPECT_OK(attn_geometry_view(&memory, &pages, 1, ATTN_PART_V, &view, &why)),
+        EXPECT_STATUS(attn_geometry_view(&memory, &pages, 4, ATTN_PART_V, &view, &why), ATTN_E_RANGE, NULL));
+}
+
 static void locked_arenas(void **state) {
   const size_t bytes[] = {500, 300}, more = 2000;
   attn_workspaces *w = NULL;
@@ -536,12 +590,19 @@ static void every_exported_function(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(context_create), cmocka_unit_test(plan_create_of_each),
-      cmocka_unit_test(pool_create),    cmocka_unit_test(workspaces),
-      cmocka_unit_test(names),          cmocka_unit_test(problems),
-      cmocka_unit_test(not_built),      cmocka_unit_test(dry_runs_and_plans),
-      cmocka_unit_test(caches),         cmocka_unit_test(blocks),
-      cmocka_unit_test(locked_arenas),  cmocka_unit_test(every_exported_function),
+      cmocka_unit_test(context_create),
+      cmocka_unit_test(plan_create_of_each),
+      cmocka_unit_test(pool_create),
+      cmocka_unit_test(workspaces),
+      cmocka_unit_test(names),
+      cmocka_unit_test(problems),
+      cmocka_unit_test(not_built),
+      cmocka_unit_test(dry_runs_and_plans),
+      cmocka_unit_test(caches),
+      cmocka_unit_test(blocks),
+      cmocka_unit_test(groups),
+      cmocka_unit_test(locked_arenas),
+      cmocka_unit_test(every_exported_function),
   };
   return cmocka_run_group_tests_name("allocation_sweep", tests, NULL, NULL);
 }
