@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <sys/resource.h>
+#include <time.h>
+
 #include "request_builder.h"
 
 static const char latent_write[] =
@@ -292,6 +295,36 @@ static void test_flags(void **state) {
   assert_true(fixture_one_line(&files.fix));
 }
 
+/* A few bytes can claim 2^31 positions of a block that is not there, or rows of no elements: refused without the time
+   and the memory that they would take. */
+static void test_claims(void **state) {
+  (void)state;
+  struct rusage used;
+  struct timespec start;
+  struct timespec end;
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  assert_true(request_is_refused(&files, REQUEST_GATHER,
+                                 "!v_cache k_cache:BF16[0,536870912,2,8] seq_lens:I32[2]=30000000,5", NULL, NULL,
+                                 "block_table"));
+  assert_true(request_is_refused(&files, REQUEST_GATHER,
+                                 "!v_cache k_cache:BF16[0,536870912,2,8] seq_lens:I32[2]=30000000,5", "--poison", NULL,
+                                 "block_table"));
+  assert_true(request_is_refused(&files, REQUEST_GATHER,
+                                 "block_table:I32[1,2]=1,2 k_cache:BF16[0,536870912,2,8] "
+                                 "v_cache:F16[0,536870912,2,4] seq_lens:I32[2]=0,30000000 checked=0",
+                                 NULL, NULL, "block_table"));
+  assert_true(request_is_refused(&files, REQUEST_MERGE, "out_0:F32[16384,32768,0] out_1:F32[16384,32768,0]", NULL, NULL,
+                                 "lse_0"));
+  assert_true(request_is_refused(&files, REQUEST_CACHED,
+                                 "k_cache:F32[0,2147483647,2,8] v_cache:F32[0,2147483647,2,8] "
+                                 "seq_lens:I32[2]=2147483647,2147483647",
+                                 "--poison", NULL, "block_table"));
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  assert_int_equal(getrusage(RUSAGE_CHILDREN, &used), 0);
+  assert_true(used.ru_maxrss < 1 << 20); /* KiB */
+  assert_true(end.tv_sec - start.tv_sec < 20);
+}
+
 static void test_environment(void **state) {
   (void)state;
   size_t bytes = 0;
@@ -317,10 +350,8 @@ static void test_environment(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_keys),
-      cmocka_unit_test(test_tensors),
-      cmocka_unit_test(test_flags),
-      cmocka_unit_test(test_environment),
+      cmocka_unit_test(test_keys),   cmocka_unit_test(test_tensors),     cmocka_unit_test(test_flags),
+      cmocka_unit_test(test_claims), cmocka_unit_test(test_environment),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

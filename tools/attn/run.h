@@ -52,6 +52,9 @@ const run_steps *run_steps_of(const request *parsed);
 /* Free the tensors of a result. */
 void run_result_free(run_result *result);
 
+/* The command once its flags are read: from the input file to the output file. */
+int run_request_file(const cli_options *flags, cli_report *report);
+
 /* Add an output of the result: all zeros, with --poison all NaN. */
 int run_add_output(const run_job *job, const char *name, attn_dtype dtype, int32_t rank, const int64_t *shape,
                    st_tensor **tensor);

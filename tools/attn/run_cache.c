@@ -79,14 +79,36 @@ static void collect_written(const run_job *job, void *opened) {
 
 const run_steps run_cache_write = {OP_CACHE_WRITE, open_write, write_cache, collect_written, close_call};
 
-/* Rows of the result. In checked mode a length that the table cannot hold is refused here, before memory is asked
-   for. */
+/* The blocks that one gather reads are in the pool. */
+static int check_blocks(const run_job *job, int64_t seq, int64_t start, int64_t length) {
+  const request *parsed = job->request;
+  const st_tensor *table = parsed->tensor[TENSOR_BLOCK_TABLE];
+  const st_tensor *k = parsed->tensor[TENSOR_K_CACHE];
+  int64_t blocks = (k != NULL ? k : parsed->tensor[TENSOR_V_CACHE])->shape[0];
+  for (int64_t c = start / parsed->block_size; c * parsed->block_size < length; ++c) {
+    int64_t id = request_i32(table, seq * table->shape[1] + c);
+    if (id < 0 || id >= blocks) {
+      return cli_fail(job->report, CLI_BAD_INPUT,
+                      "tensor block_table: entry [%lld, %lld] is %lld; accepted: a block of the pool, which has %lld",
+                      (long long)seq, (long long)c, (long long)id, (long long)blocks);
+    }
+  }
+  return CLI_OK;
+}
+
+/* Rows of the result. What makes them is checked here, before memory is asked for: a few bytes of a file that is then
+   refused could claim any number of them. In unchecked mode the rows are there, and are 0. */
 static int count_rows(const run_job *job, int64_t *rows) {
   const request *parsed = job->request;
   const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];
   const st_tensor *starts = parsed->tensor[TENSOR_SEQ_STARTS];
-  int64_t width = parsed->tensor[TENSOR_BLOCK_TABLE]->shape[1];
+  const st_tensor *table = parsed->tensor[TENSOR_BLOCK_TABLE];
+  int64_t width = table->shape[1];
   int checked = parsed->key[KEY_CHECKED].integer != 0;
+  if (table->shape[0] != lens->shape[0]) {
+    return cli_fail(job->report, CLI_BAD_INPUT, "tensor block_table has %lld rows; accepted: %lld, as seq_lens",
+                    (long long)table->shape[0], (long long)lens->shape[0]);
+  }
   if (starts != NULL && starts->shape[0] != lens->shape[0]) {
     return cli_fail(job->report, CLI_BAD_INPUT, "tensor seq_starts has %lld entries; accepted: %lld, as seq_lens",
                     (long long)starts->shape[0], (long long)lens->shape[0]);
@@ -109,6 +131,10 @@ static int count_rows(const run_job *job, int64_t *rows) {
                       "tensor seq_lens: entry %lld is %lld, beyond the table; accepted: at "
                       "most width %lld times block_size %d",
                       (long long)s, (long long)length, (long long)width, (int)parsed->block_size);
+    }
+    int code = checked && start < length ? check_blocks(job, s, start, length) : CLI_OK;
+    if (code != CLI_OK) {
+      return code;
     }
     *rows += length - start;
   }

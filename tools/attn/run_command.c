@@ -115,7 +115,7 @@ static int run_request(const cli_options *flags, const request *parsed, cli_repo
   return code;
 }
 
-static int run_file(const cli_options *flags, cli_report *report) {
+int run_request_file(const cli_options *flags, cli_report *report) {
   st_file file;
   request parsed;
   int code = st_read(flags->input, &file, report);
@@ -149,6 +149,6 @@ int cli_run_command(int argc, char **argv) {
     request_describe(flags.json);
     return cli_flush("attn run");
   }
-  code = run_file(&flags, &report);
+  code = run_request_file(&flags, &report);
   return code == CLI_OK ? CLI_OK : cli_print_failure("attn run", &report, code);
 }

@@ -39,10 +39,26 @@ static int open_parts(const run_job *job, merge_call *call) {
   return code;
 }
 
+/* Before memory is asked for: rows of no elements have no bytes, and their lse has. */
+static int check_first(const run_job *job) {
+  const int64_t *out = job->request->outs[0]->shape;
+  const int64_t *lse = job->request->lses[0]->shape;
+  if (out[0] != lse[0] || out[1] != lse[1]) {
+    return cli_fail(job->report, CLI_BAD_INPUT,
+                    "tensor lse_0 is [%lld, %lld]; accepted: [%lld, %lld], tokens and heads of out_0",
+                    (long long)lse[0], (long long)lse[1], (long long)out[0], (long long)out[1]);
+  }
+  return CLI_OK;
+}
+
 static int make_outputs(const run_job *job, merge_call *call) {
   const st_tensor *first = job->request->outs[0];
   st_tensor *tensor;
-  int code = run_add_output(job, "out", job->request->out_dtype, 3, first->shape, &tensor);
+  int code = check_first(job);
+  if (code != CLI_OK) {
+    return code;
+  }
+  code = run_add_output(job, "out", job->request->out_dtype, 3, first->shape, &tensor);
   if (code == CLI_OK) {
     code = run_view_output(&call->out, tensor, job->flags->poison, job->report);
   }

@@ -125,11 +125,15 @@ static void own_slot(run_ownership *owned, int64_t slot) {
   }
 }
 
-static void own_position(run_ownership *owned, int64_t seq, int64_t position) {
+/* Where a position lies, or -1 when its table entry names no block of the pool; *end is then the first position of the
+   next entry. A file can claim 2^31 positions in a block that is not there. */
+static int64_t slot_of(const run_ownership *owned, int64_t seq, int64_t position, int64_t *end) {
   const st_tensor *table = owned->request->tensor[TENSOR_BLOCK_TABLE];
   int64_t block_size = owned->request->block_size;
-  int64_t id = request_i32(table, seq * table->shape[1] + position / block_size);
-  own_slot(owned, id >= 0 ? id * block_size + position % block_size : -1);
+  int64_t column = position / block_size;
+  int64_t id = request_i32(table, seq * table->shape[1] + column);
+  *end = (column + 1) * block_size;
+  return id >= 0 && id < owned->num_slots / block_size ? id * block_size + position % block_size : -1;
 }
 
 static int make_slots(run_ownership *owned, int64_t num_slots, cli_report *report) {
@@ -161,13 +165,12 @@ int run_own_attention(const request *parsed, const attn_problem *problem, run_ow
     int64_t base = packed != NULL && s < packed->shape[0] ? request_i32(packed, s) : seq.first_row;
     int64_t end = parsed->has_cache ? clip(seq.kv_len, 0, reachable(parsed, s)) : clip(seq.kv_len, 0, direct);
     for (int64_t position = 0; position < end; ++position) {
-      if (!some_row_sees(owned, &seq, position)) {
-        continue;
-      }
-      if (parsed->has_cache) {
-        own_position(owned, s, position);
-      } else {
-        own_slot(owned, base + position);
+      int64_t next = position + 1;
+      int64_t slot = parsed->has_cache ? slot_of(owned, s, position, &next) : base + position;
+      if (slot < 0 && parsed->has_cache) {
+        position = next - 1;
+      } else if (some_row_sees(owned, &seq, position)) {
+        own_slot(owned, slot);
       }
     }
   }
@@ -183,7 +186,10 @@ int run_own_gather(const request *parsed, run_ownership *owned, cli_report *repo
     int64_t end = clip(request_i32(lens, s), 0, reachable(parsed, s));
     int64_t begin = starts != NULL && s < starts->shape[0] ? request_i32(starts, s) : 0;
     for (int64_t position = clip(begin, 0, end); position < end; ++position) {
-      own_position(owned, s, position);
+      int64_t next;
+      int64_t slot = slot_of(owned, s, position, &next);
+      own_slot(owned, slot);
+      position = slot < 0 ? next - 1 : position;
     }
   }
   return code;
