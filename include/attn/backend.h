@@ -166,10 +166,10 @@ typedef struct attn_explanation {
   uint64_t workspace_bytes;        /**< attn_plan_workspace_bytes() of that plan */
   uint64_t excess_workspace_bytes; /**< of these, what a forced split count costs beyond the automatic choice */
   uint64_t on_chip_bytes;          /**< on-chip memory of one work item (CPU: bytes meant to stay in L2) */
-  int32_t block_size;              /**< the plan's block size: the problem's, or the preferred one if it had 0 */
-  int32_t preferred_block_size;    /**< what this backend likes best */
-  int32_t max_splits;              /**< the most pieces that a row's keys are cut into */
-  int32_t num_rows;                /**< rows filled below */
+  int32_t block_size;           /**< the plan's: the problem's, or the preferred one if it had 0; 0 without a cache */
+  int32_t preferred_block_size; /**< what this backend likes best */
+  int32_t max_splits;           /**< the most pieces that a row's keys are cut into */
+  int32_t num_rows;             /**< rows filled below */
   attn_explain_row rows[ATTN_EXPLAIN_ROWS]; /**< every name of the registry, ours first */
 } attn_explanation;
 #define ATTN_EXPLANATION_INIT ATTN_INIT(attn_explanation)

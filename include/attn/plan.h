@@ -80,7 +80,7 @@ typedef struct attn_plan_info {
   const char *backend;            /**< static storage */
   char reason[ATTN_REASON_BYTES]; /**< why this backend */
   uint64_t workspace_bytes;       /**< attn_plan_workspace_bytes() */
-  int32_t block_size;             /**< the cache's block size: the problem's, or the preferred one if it had 0 */
+  int32_t block_size;             /**< the problem's, or the preferred one if it had 0; 0 without a cache */
   int32_t max_splits;             /**< the most pieces that a row's keys are cut into */
   int32_t num_threads;            /**< threads of a run */
   int32_t batch_invariant;        /**< the problem's */

@@ -163,7 +163,7 @@ attn_status attn_explain(const attn_context *context, const attn_problem *proble
       e.excess_workspace_bytes = cost.excess_bytes;
       e.on_chip_bytes = cost.on_chip_bytes;
       e.preferred_block_size = cost.preferred_block_size;
-      e.block_size = p.block_size != 0 ? p.block_size : cost.preferred_block_size;
+      e.block_size = p.block_size != 0 || p.kv_source != ATTN_KV_CACHE ? p.block_size : cost.preferred_block_size;
       e.max_splits = cost.max_splits;
     }
   }

@@ -141,6 +141,21 @@ static void fixed_priority(void **state) {
   desk_close(&d);
 }
 
+/* Without a cache there are no blocks, and both say so. */
+static void direct_problem_has_no_blocks(void **state) {
+  desk d = desk_open();
+  attn_explanation explanation = ATTN_EXPLANATION_INIT;
+  (void)state;
+  d.problem.kv_source = ATTN_KV_DIRECT;
+  d.problem.block_size = 0;
+  d.problem.k_format = ATTN_FORMAT_AUTO;
+  d.problem.v_format = ATTN_FORMAT_AUTO;
+  assert_string_equal(selected(&d), "CPU_ATTN");
+  EXPECT_OK(attn_explain(d.context, &d.problem, &d.limits, NULL, &explanation, &why));
+  assert_int_equal(explanation.block_size, 0);
+  desk_close(&d);
+}
+
 static void argument_forces(void **state) {
   static const char *const none[] = {NULL, "", "auto"};
   desk d = desk_open();
@@ -333,6 +348,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_name_is_known),
       cmocka_unit_test(fixed_priority),
+      cmocka_unit_test(direct_problem_has_no_blocks),
       cmocka_unit_test(argument_forces),
       cmocka_unit_test(environment_forces_and_argument_beats_it),
       cmocka_unit_test(unknown_names_are_errors),
