@@ -31,6 +31,23 @@ if(ATTN_SANITIZE)
   add_compile_options(-fsanitize=${ATTN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${ATTN_SANITIZE})
 endif()
+if(ATTN_FUZZ)
+  include(CheckCSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS -fsanitize=fuzzer)
+  check_c_source_compiles(
+    "#include <stddef.h>
+     int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+     int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) { (void)data; return size == 0; }"
+    ATTN_HAVE_LIBFUZZER)
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(ATTN_HAVE_LIBFUZZER)
+    add_compile_options("$<$<COMPILE_LANGUAGE:C>:-fsanitize=fuzzer-no-link>")
+  else()
+    message(WARNING "ATTN_FUZZ is ON, but this compiler has no libFuzzer: fuzzing is skipped, the corpora are replayed. "
+                    "It comes with clang 14 or later (Debian's packages: clang and libclang-rt-dev)")
+    set(ATTN_FUZZ OFF)
+  endif()
+endif()
 
 # What the kernels of src/cpu get on top, and what the loops get that measure this machine's limits for comparison:
 # no errno, no floating-point traps, and the optimiser's higher level in a release build.

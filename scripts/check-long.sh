@@ -13,6 +13,7 @@ parts=(
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
   "serving: attn-lm with a quarter of the blocks that 64 prompts need, and 20000 random schedules"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
+  "fuzz: each fuzz target with libFuzzer for FUZZ_SECONDS (600), two at a time; says so where no clang has it"
   "debian: the Debian packages built in a clean root, installed and used in an empty one; wants mmdebstrap"
   "aarch64: the preset cross-aarch64, its examples and 1000 cases under qemu-aarch64"
 )
@@ -56,6 +57,10 @@ part_clang() {
   cmake --build build/clang
   ATTN_MODEL=$(scripts/fetch-model.sh) ctest --test-dir build/clang --label-regex '^quick$' --output-on-failure \
     --parallel "$(nproc)"
+}
+
+part_fuzz() {
+  scripts/fuzz.sh
 }
 
 part_debian() {

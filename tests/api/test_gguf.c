@@ -4,77 +4,17 @@
  * names, every truncation, and random damage. A file lies in a block of exactly its size, so that a sanitizer sees any
  * byte read beyond it. Also the exact values of each tensor type.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
+#include "gguf_writer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gguf.h"
-
 #define F32 0u
 #define F16 1u
 #define Q4_1 3u
 #define Q8_0 8u
-
-/* A file being written. */
-typedef struct writer {
-  uint8_t bytes[4096];
-  size_t count;
-} writer;
-
-static void put(writer *w, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; i++) {
-    assert_true(w->count < sizeof w->bytes);
-    w->bytes[w->count++] = (uint8_t)(value >> (8 * i));
-  }
-}
-
-static void put_text(writer *w, const char *text) {
-  put(w, strlen(text), 8);
-  for (; *text != '\0'; text++) {
-    put(w, (unsigned char)*text, 1);
-  }
-}
-
-static void put_key(writer *w, const char *key, uint32_t kind) {
-  put_text(w, key);
-  put(w, kind, 4);
-}
-
-static void put_head(writer *w, uint32_t version, uint64_t tensors, uint64_t keys) {
-  memcpy(w->bytes, "GGUF", 4);
-  w->count = 4;
-  put(w, version, 4);
-  put(w, tensors, 8);
-  put(w, keys, 8);
-}
-
-static void put_tensor(writer *w, const char *name, uint32_t rank, uint64_t columns, uint64_t rows, uint32_t type,
-                       uint64_t offset) {
-  put_text(w, name);
-  put(w, rank, 4);
-  put(w, columns, 8);
-  if (rank > 1) {
-    put(w, rows, 8);
-  }
-  put(w, type, 4);
-  put(w, offset, 8);
-}
-
-static void put_data(writer *w, size_t count) {
-  while (w->count % 32 != 0) {
-    put(w, 0xee, 1);
-  }
-  for (size_t i = 0; i < count; i++) {
-    put(w, i * 37 + 11, 1);
-  }
-}
 
 static attn_status open_bytes(const uint8_t *bytes, size_t count, gguf_file *file, attn_message *message,
                               void **block) {
@@ -85,7 +25,7 @@ static attn_status open_bytes(const uint8_t *bytes, size_t count, gguf_file *fil
 }
 
 /* The file must be refused with this code and a line that contains `words`. */
-static void refuse(const writer *w, attn_status code, const char *words) {
+static void refuse(const gguf_writer *w, attn_status code, const char *words) {
   gguf_file file;
   void *block = NULL;
   attn_message message = {ATTN_OK, ""};
@@ -101,40 +41,40 @@ static void refuse(const writer *w, attn_status code, const char *words) {
 }
 
 /* All scalar kinds, arrays, two tensors: 3 x 4 floats and one row of 32 Q8_0. */
-static void write_good(writer *w, uint32_t version) {
-  put_head(w, version, 2, 9);
-  put_key(w, "a.u8", GGUF_UINT8);
-  put(w, 200, 1);
-  put_key(w, "a.i16", GGUF_INT16);
-  put(w, 0xfffe, 2);
-  put_key(w, "a.u64", GGUF_UINT64);
-  put(w, UINT64_C(0x123456789abcdef0), 8);
-  put_key(w, "a.f32", GGUF_FLOAT32);
-  put(w, 0x40490fdb, 4);
-  put_key(w, "a.f64", GGUF_FLOAT64);
-  put(w, UINT64_C(0x4000000000000000), 8);
-  put_key(w, "a.bool", GGUF_BOOL);
-  put(w, 1, 1);
-  put_key(w, "a.text", GGUF_STRING);
-  put_text(w, "hello");
-  put_key(w, "a.list", GGUF_ARRAY);
-  put(w, GGUF_INT32, 4);
-  put(w, 3, 8);
-  put(w, 7, 4);
-  put(w, 0xffffffff, 4);
-  put(w, 0x80000000, 4);
-  put_key(w, "a.texts", GGUF_ARRAY);
-  put(w, GGUF_STRING, 4);
-  put(w, 2, 8);
-  put_text(w, "");
-  put_text(w, "world");
-  put_tensor(w, "zeta", 2, 3, 4, F32, 64);
-  put_tensor(w, "alpha", 1, 32, 1, Q8_0, 0);
-  put_data(w, 64 + 48);
+static void write_good(gguf_writer *w, uint32_t version) {
+  gguf_put_head(w, version, 2, 9);
+  gguf_put_key(w, "a.u8", GGUF_UINT8);
+  gguf_put(w, 200, 1);
+  gguf_put_key(w, "a.i16", GGUF_INT16);
+  gguf_put(w, 0xfffe, 2);
+  gguf_put_key(w, "a.u64", GGUF_UINT64);
+  gguf_put(w, UINT64_C(0x123456789abcdef0), 8);
+  gguf_put_key(w, "a.f32", GGUF_FLOAT32);
+  gguf_put(w, 0x40490fdb, 4);
+  gguf_put_key(w, "a.f64", GGUF_FLOAT64);
+  gguf_put(w, UINT64_C(0x4000000000000000), 8);
+  gguf_put_key(w, "a.bool", GGUF_BOOL);
+  gguf_put(w, 1, 1);
+  gguf_put_key(w, "a.text", GGUF_STRING);
+  gguf_put_text(w, "hello");
+  gguf_put_key(w, "a.list", GGUF_ARRAY);
+  gguf_put(w, GGUF_INT32, 4);
+  gguf_put(w, 3, 8);
+  gguf_put(w, 7, 4);
+  gguf_put(w, 0xffffffff, 4);
+  gguf_put(w, 0x80000000, 4);
+  gguf_put_key(w, "a.texts", GGUF_ARRAY);
+  gguf_put(w, GGUF_STRING, 4);
+  gguf_put(w, 2, 8);
+  gguf_put_text(w, "");
+  gguf_put_text(w, "world");
+  gguf_put_tensor(w, "zeta", 2, 3, 4, F32, 64);
+  gguf_put_tensor(w, "alpha", 1, 32, 1, Q8_0, 0);
+  gguf_put_data(w, 64 + 48);
 }
 
 static void check_good(uint32_t version) {
-  writer w = {{0}, 0};
+  gguf_writer w = {{0}, 0};
   write_good(&w, version);
   gguf_file file;
   void *block = NULL;
@@ -194,7 +134,7 @@ static void test_good_files(void **state) {
 
 static void test_typed_access(void **state) {
   (void)state;
-  writer w = {{0}, 0};
+  gguf_writer w = {{0}, 0};
   write_good(&w, 3);
   gguf_file file;
   void *block = NULL;
@@ -225,51 +165,51 @@ static void test_typed_access(void **state) {
 
 static void test_bad_preamble(void **state) {
   (void)state;
-  writer w = {{0}, 0};
-  put_head(&w, 3, 0, 0);
+  gguf_writer w = {{0}, 0};
+  gguf_put_head(&w, 3, 0, 0);
   w.bytes[0] = '\n';
   refuse(&w, ATTN_E_NAME, "\\x0aGUF");
-  put_head(&w, 1, 0, 0);
+  gguf_put_head(&w, 1, 0, 0);
   refuse(&w, ATTN_E_RANGE, "version 1");
-  put_head(&w, 4, 0, 0);
+  gguf_put_head(&w, 4, 0, 0);
   refuse(&w, ATTN_E_RANGE, "accepted are 2 and 3");
-  put_head(&w, 0x03000000, 0, 0);
+  gguf_put_head(&w, 0x03000000, 0, 0);
   refuse(&w, ATTN_E_RANGE, "big-endian");
-  put_head(&w, 3, 0, UINT64_MAX);
+  gguf_put_head(&w, 3, 0, UINT64_MAX);
   refuse(&w, ATTN_E_RANGE, "key count is 18446744073709551615");
-  put_head(&w, 3, UINT64_MAX / 16, 0);
+  gguf_put_head(&w, 3, UINT64_MAX / 16, 0);
   refuse(&w, ATTN_E_RANGE, "tensor count");
-  put_head(&w, 3, 1, 0);
+  gguf_put_head(&w, 3, 1, 0);
   refuse(&w, ATTN_E_RANGE, "tensor count is 1");
 }
 
 static void test_bad_values(void **state) {
   (void)state;
-  writer w = {{0}, 0};
-  put_head(&w, 3, 0, 1);
-  put(&w, UINT64_MAX, 8);
-  put(&w, 0, 8);
+  gguf_writer w = {{0}, 0};
+  gguf_put_head(&w, 3, 0, 1);
+  gguf_put(&w, UINT64_MAX, 8);
+  gguf_put(&w, 0, 8);
   refuse(&w, ATTN_E_RANGE, "a key");
-  put_head(&w, 3, 0, 1);
-  put_key(&w, "k\n", 13);
-  put(&w, 0, 8);
+  gguf_put_head(&w, 3, 0, 1);
+  gguf_put_key(&w, "k\n", 13);
+  gguf_put(&w, 0, 8);
   refuse(&w, ATTN_E_NAME, "'k\\x0a' has type 13");
-  put_head(&w, 3, 0, 1);
-  put_key(&w, "k", GGUF_STRING);
-  put(&w, 1000, 8);
+  gguf_put_head(&w, 3, 0, 1);
+  gguf_put_key(&w, "k", GGUF_STRING);
+  gguf_put(&w, 1000, 8);
   refuse(&w, ATTN_E_RANGE, "1000 bytes, the file has 0 left");
-  put_head(&w, 3, 0, 1);
-  put_key(&w, "k", GGUF_BOOL);
-  put(&w, 2, 1);
+  gguf_put_head(&w, 3, 0, 1);
+  gguf_put_key(&w, "k", GGUF_BOOL);
+  gguf_put(&w, 2, 1);
   refuse(&w, ATTN_E_RANGE, "bool with value 2");
-  put_head(&w, 3, 0, 1);
-  put_key(&w, "k", GGUF_UINT64);
-  put(&w, 1, 7);
+  gguf_put_head(&w, 3, 0, 1);
+  gguf_put_key(&w, "k", GGUF_UINT64);
+  gguf_put(&w, 1, 7);
   refuse(&w, ATTN_E_RANGE, "a value");
-  put_head(&w, 3, 0, 2);
+  gguf_put_head(&w, 3, 0, 2);
   for (int i = 0; i < 2; i++) {
-    put_key(&w, "same", GGUF_UINT8);
-    put(&w, 1, 1);
+    gguf_put_key(&w, "same", GGUF_UINT8);
+    gguf_put(&w, 1, 1);
   }
   refuse(&w, ATTN_E_NAME, "'same' appears twice");
 }
@@ -279,12 +219,12 @@ static void test_bad_arrays(void **state) {
   const uint64_t lengths[] = {5, UINT64_MAX, UINT64_MAX / 4 + 2, UINT64_C(1) << 61};
   for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
     for (uint32_t kind = 0; kind <= 12; kind++) {
-      writer w = {{0}, 0};
-      put_head(&w, 3, 0, 1);
-      put_key(&w, "k", GGUF_ARRAY);
-      put(&w, kind, 4);
-      put(&w, lengths[i], 8);
-      put(&w, 0, 4);
+      gguf_writer w = {{0}, 0};
+      gguf_put_head(&w, 3, 0, 1);
+      gguf_put_key(&w, "k", GGUF_ARRAY);
+      gguf_put(&w, kind, 4);
+      gguf_put(&w, lengths[i], 8);
+      gguf_put(&w, 0, 4);
       if (kind == GGUF_ARRAY) {
         refuse(&w, ATTN_E_NAME, "no array of arrays");
       } else {
@@ -292,34 +232,34 @@ static void test_bad_arrays(void **state) {
       }
     }
   }
-  writer w = {{0}, 0};
-  put_head(&w, 3, 0, 1);
-  put_key(&w, "k", GGUF_ARRAY);
-  put(&w, GGUF_STRING, 4);
-  put(&w, 2, 8);
-  put_text(&w, "ok");
-  put(&w, UINT64_C(1) << 63, 8);
+  gguf_writer w = {{0}, 0};
+  gguf_put_head(&w, 3, 0, 1);
+  gguf_put_key(&w, "k", GGUF_ARRAY);
+  gguf_put(&w, GGUF_STRING, 4);
+  gguf_put(&w, 2, 8);
+  gguf_put_text(&w, "ok");
+  gguf_put(&w, UINT64_C(1) << 63, 8);
   refuse(&w, ATTN_E_RANGE, "a string");
 }
 
-static void write_one(writer *w, uint32_t rank, uint64_t columns, uint64_t rows, uint32_t type, uint64_t offset) {
-  put_head(w, 3, 1, 0);
-  put_tensor(w, "t", rank, columns, rows, type, offset);
-  put_data(w, 128);
+static void write_one(gguf_writer *w, uint32_t rank, uint64_t columns, uint64_t rows, uint32_t type, uint64_t offset) {
+  gguf_put_head(w, 3, 1, 0);
+  gguf_put_tensor(w, "t", rank, columns, rows, type, offset);
+  gguf_put_data(w, 128);
 }
 
 static void test_bad_tensors(void **state) {
   (void)state;
-  writer w = {{0}, 0};
+  gguf_writer w = {{0}, 0};
   write_one(&w, 1, 32, 1, 13, 0);
   refuse(&w, ATTN_E_DTYPE, "type 13 (Q5_K); accepted are F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K");
   write_one(&w, 1, 32, 1, 4000, 0);
   refuse(&w, ATTN_E_DTYPE, "type 4000 (unknown)");
-  put_head(&w, 3, 1, 0);
-  put_tensor(&w, "t", 5, 1, 1, F32, 0);
+  gguf_put_head(&w, 3, 1, 0);
+  gguf_put_tensor(&w, "t", 5, 1, 1, F32, 0);
   refuse(&w, ATTN_E_SHAPE, "rank 5");
-  put_head(&w, 3, 1, 0);
-  put_tensor(&w, "t", 0, 1, 1, F32, 0);
+  gguf_put_head(&w, 3, 1, 0);
+  gguf_put_tensor(&w, "t", 0, 1, 1, F32, 0);
   refuse(&w, ATTN_E_SHAPE, "rank 0");
   write_one(&w, 2, 4, 0, F32, 0);
   refuse(&w, ATTN_E_SHAPE, "extent 0 in dimension 1");
@@ -341,16 +281,16 @@ static void test_bad_tensors(void **state) {
 
 static void test_tensors_together(void **state) {
   (void)state;
-  writer w = {{0}, 0};
-  put_head(&w, 3, 2, 0);
-  put_tensor(&w, "one", 1, 9, 1, F32, 0);
-  put_tensor(&w, "two", 1, 8, 1, F32, 32);
-  put_data(&w, 128);
+  gguf_writer w = {{0}, 0};
+  gguf_put_head(&w, 3, 2, 0);
+  gguf_put_tensor(&w, "one", 1, 9, 1, F32, 0);
+  gguf_put_tensor(&w, "two", 1, 8, 1, F32, 32);
+  gguf_put_data(&w, 128);
   refuse(&w, ATTN_E_OVERLAP, "'one' and 'two' share bytes");
-  put_head(&w, 3, 2, 0);
-  put_tensor(&w, "one", 1, 8, 1, F32, 0);
-  put_tensor(&w, "one", 1, 8, 1, F32, 32);
-  put_data(&w, 128);
+  gguf_put_head(&w, 3, 2, 0);
+  gguf_put_tensor(&w, "one", 1, 8, 1, F32, 0);
+  gguf_put_tensor(&w, "one", 1, 8, 1, F32, 32);
+  gguf_put_data(&w, 128);
   refuse(&w, ATTN_E_NAME, "tensor 'one' appears twice");
 }
 
@@ -358,23 +298,23 @@ static void test_alignment(void **state) {
   (void)state;
   const uint64_t bad[] = {0, 1, 12, UINT64_C(1) << 21, UINT64_C(1) << 63};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-    writer w = {{0}, 0};
-    put_head(&w, 3, 0, 1);
-    put_key(&w, "general.alignment", GGUF_UINT64);
-    put(&w, bad[i], 8);
+    gguf_writer w = {{0}, 0};
+    gguf_put_head(&w, 3, 0, 1);
+    gguf_put_key(&w, "general.alignment", GGUF_UINT64);
+    gguf_put(&w, bad[i], 8);
     refuse(&w, ATTN_E_ALIGN, "general.alignment");
   }
-  writer w = {{0}, 0};
-  put_head(&w, 3, 1, 1);
-  put_key(&w, "general.alignment", GGUF_UINT32);
-  put(&w, 8, 4);
-  put_tensor(&w, "t", 1, 2, 1, F32, 8);
+  gguf_writer w = {{0}, 0};
+  gguf_put_head(&w, 3, 1, 1);
+  gguf_put_key(&w, "general.alignment", GGUF_UINT32);
+  gguf_put(&w, 8, 4);
+  gguf_put_tensor(&w, "t", 1, 2, 1, F32, 8);
   while (w.count % 8 != 0) {
-    put(&w, 0, 1);
+    gguf_put(&w, 0, 1);
   }
   const size_t start = w.count;
-  put(&w, 0, 8);
-  put(&w, 0, 8);
+  gguf_put(&w, 0, 8);
+  gguf_put(&w, 0, 8);
   gguf_file file;
   void *block = NULL;
   assert_int_equal(open_bytes(w.bytes, w.count, &file, NULL, &block), ATTN_OK);
@@ -386,7 +326,7 @@ static void test_alignment(void **state) {
 /* A file cut anywhere is refused: its last tensor ends with the file. */
 static void test_every_truncation(void **state) {
   (void)state;
-  writer w = {{0}, 0};
+  gguf_writer w = {{0}, 0};
   write_good(&w, 3);
   for (size_t count = 0; count < w.count; count++) {
     gguf_file file;
@@ -426,7 +366,7 @@ static void test_random_damage(void **state) {
   (void)state;
   uint64_t seed = 20260101;
   for (int round = 0; round < 20000; round++) {
-    writer w = {{0}, 0};
+    gguf_writer w = {{0}, 0};
     write_good(&w, 3);
     for (int i = 0; i < 1 + round % 4; i++) {
       seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
