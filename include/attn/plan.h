@@ -149,11 +149,13 @@ typedef struct attn_run_args {
   const DLTensor *v;              /**< ATTN_KV_DIRECT: [kv tokens, num_kv_heads, v_head_size] */
   const DLTensor *k_cache;        /**< ATTN_KV_CACHE: pool of K, axes by the problem's layout, block_size positions */
   const DLTensor *v_cache;        /**< ATTN_KV_CACHE: pool of V */
-  const DLTensor *k_scale;        /**< quantised caches: static [1] or [num_kv_heads], or separate scales */
+  const DLTensor *k_scale;        /**< float32. fp8_e4m3, fp8_e5m2: the static scale, [1] or [num_kv_heads], NULL: 1.
+                                       Separate scales of the problem: [blocks, block_size, num_kv_heads], axes by its
+                                       layout; required. Else NULL */
   const DLTensor *v_scale;        /**< likewise */
   const DLTensor *block_table;    /**< ATTN_KV_CACHE: [seqs, width]  int32; columns at or past
                                        ceil(kv_len / block_size) are never read. Id 0 is a block like any other */
-  const DLTensor *q_scale;        /**< fp8 queries: [1] */
+  const DLTensor *q_scale;        /**< fp8 queries: [1]  float32, finite and > 0: a query is its code times this */
   const DLTensor *alibi_slopes;   /**< [num_q_heads]  float32; with problem.alibi */
   const DLTensor *sinks;          /**< [num_q_heads]  float32, finite, or -inf for none; with has_sinks */
   const DLTensor *bias;           /**< [tokens, num_q_heads or 1, >= longest kv_len]  float32; with has_bias. The tokens
@@ -177,15 +179,16 @@ typedef struct attn_run_args {
  * Compute one layer of the scheduled step (the equation is in problem.h).
  *
  * Products accumulate in fp32 or wider whatever the storage; the result is rounded once to the output's type (an fp8
- * output: to float32, then quantised as problem.h says). Same plan, same input: same bits. Finished on return on a CPU context; allocates nothing. May run from several threads
- * at once, each with its own workspace and outputs. Outputs may not overlap anything else.
+ * output: to float32, then quantised as problem.h says). Same plan, same input: same bits. Finished on return on a CPU
+ * context; allocates nothing. May run from several threads at once, each with its own workspace and outputs. Outputs
+ * may not overlap anything else.
  *
- * Bytes that no visible position names never influence a result, whatever bits they hold: positions at or beyond
- * kv_len, positions masked for every row of their sequence, blocks of other sequences, surplus table columns.
+ * Bytes that no visible position names never influence a result, whatever bits they hold, scales included: positions at
+ * or beyond kv_len, positions masked for every row of their sequence, blocks of other sequences, surplus table columns.
  * @return ATTN_OK; ATTN_E_NULL (a tensor that the problem demands is missing, or one is given that it does not
  *         declare); ATTN_E_STRUCT_SIZE; ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE; ATTN_E_TENSOR_DEVICE;
  *         ATTN_E_OVERLAP; ATTN_E_INDEX (block id outside the pool at a visible position, length beyond the table,
- *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite, an output_scale
+ *         reversed range, causal flag not 0 or 1); ATTN_E_RANGE (a sink or slope that is not finite, a static scale
  *         that is not finite and above 0; in unchecked mode too); ATTN_E_WORKSPACE;
  *         ATTN_E_STATE (this workspace holds no schedule of this plan; or, in checked mode, another run or a schedule
  *         of the same context uses bytes of it at this moment). Nothing was written.

@@ -61,14 +61,17 @@ typedef struct attn_problem {
   int32_t num_kv_heads;      /**< required, >= 1 */
   int32_t qk_head_size;      /**< required, >= 1: elements of a row of q and k */
   int32_t v_head_size;       /**< elements of a row of v and out; 0: as qk_head_size */
-  attn_dtype q_dtype;        /**< float32, float16, bfloat16 (fp8_e4m3: not built in yet); 0: float32 */
-  attn_dtype out_dtype;      /**< float32, float16, bfloat16, fp8_e4m3 (scaled as output_block says); 0: q_dtype */
-  attn_dtype kv_dtype;       /**< ATTN_KV_DIRECT: type of k and v; 0: q_dtype. Must be 0 with a cache */
+  attn_dtype q_dtype;        /**< float32, float16, bfloat16, fp8_e4m3 (the run gives q_scale); 0: float32 */
+  attn_dtype out_dtype;      /**< float32, float16, bfloat16, fp8_e4m3 (scaled as output_block says); 0: q_dtype, for
+                                  fp8 queries bfloat16 */
+  attn_dtype kv_dtype;       /**< ATTN_KV_DIRECT: type of k and v; 0: q_dtype, for fp8 queries bfloat16. Must be 0 with
+                                  a cache */
   attn_format k_format;      /**< ATTN_KV_CACHE: how K is stored; AUTO (0): q_dtype. Must be 0 without a cache */
   attn_format v_format;      /**< how V is stored; AUTO (0): as k_format */
   attn_layout layout;        /**< axis order of the pool tensors given to the run; 0: NHD. Where num_kv_heads equals the
                                   block size a wrong order has the right shape and cannot be noticed */
-  int32_t separate_scales;   /**< 1: per-token scales lie in tensors of their own (quantised formats only) */
+  int32_t separate_scales;   /**< a value of attn_separate_scales: which of K and V have their per-token scales in
+                                  tensors of their own. Other than 0 for *_per_token_head formats only */
   int32_t block_size;        /**< positions per block, >= 1, any number; 0: what the plan prefers, told by
                                   attn_plan_info.block_size. The cache has to have the same (see cache.h) */
   float scale;               /**< required, finite, > 0; attn_softmax_scale() computes 1/sqrt(qk_head_size) */

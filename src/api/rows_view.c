@@ -46,8 +46,7 @@ attn_format attn_rows_second_format(attn_format v_format, const DLTensor *v_cach
   return follows ? k_format : v_format;
 }
 
-/* Finite and above 0; a broadcast is looked at once. */
-static attn_status check_static(const attn_view *scale, const char *name, attn_message *message) {
+attn_status attn_check_positive(const attn_view *scale, const char *name, attn_message *message) {
   int64_t count = scale->stride[0] == 0 ? attn_min(scale->shape[0], 1) : scale->shape[0];
   for (int64_t i = 0; i < count; i++) {
     float value = attn_float_at(scale, i);
@@ -72,7 +71,7 @@ static attn_status view_static(attn_rows *rows, const attn_rows_given *given, in
   if (rows->scale.shape[0] == 1) {
     rows->scale.stride[0] = 0;
   }
-  ATTN_TRY(check_static(&rows->scale, given->scale_name, message));
+  ATTN_TRY(attn_check_positive(&rows->scale, given->scale_name, message));
   rows->scale.shape[0] = heads;
   return ATTN_OK;
 }

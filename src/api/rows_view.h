@@ -33,6 +33,9 @@ attn_format attn_rows_second_format(attn_format v_format, const DLTensor *v_cach
    of ATTN_SCALE_ROW separate. Scales that are written (a pool of ATTN_WRITE) are checked as outputs. */
 attn_status attn_rows_view_make(attn_rows *rows, attn_view *view, const attn_rows_given *given, attn_message *message);
 
+/* Each entry of a list of scales is finite and above 0; a broadcast is looked at once. */
+attn_status attn_check_positive(const attn_view *scale, const char *name, attn_message *message);
+
 /* The scale tensor as something of its own to hold against others: ndim 0 where there is none, or it is inline. */
 attn_view attn_rows_scale_tensor(const attn_rows *rows);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/pool_view.h"
+#include "api/rows_view.h"
 #include "api/run_lists.h"
 #include "api/step.h"
 #include "api/workspace_busy.h"
@@ -35,14 +35,6 @@ static attn_status with_hint(attn_status status, attn_status code, const char *h
   return status;
 }
 
-/* Tensors of capabilities that are not built in are refused by name. */
-static attn_status refuse_not_built(const attn_run_args *args, attn_message *message) {
-  const char *why = "only quantised caches and queries have scales";
-  ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", why, message));
-  ATTN_TRY(attn_refuse_tensor(args->v_scale, "v_scale", why, message));
-  return attn_refuse_tensor(args->q_scale, "q_scale", why, message);
-}
-
 static attn_status at_least_tokens(const attn_view *view, const char *name, const attn_step *step,
                                    attn_message *message) {
   if (view->shape[0] < step->num_tokens) {
@@ -68,6 +60,8 @@ static attn_status view_direct(const attn_plan *plan, const attn_run_args *args,
   ATTN_TRY(attn_refuse_tensor(args->k_cache, "k_cache", why, message));
   ATTN_TRY(attn_refuse_tensor(args->v_cache, "v_cache", why, message));
   ATTN_TRY(attn_refuse_tensor(args->block_table, "block_table", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_scale, "v_scale", why, message));
   int64_t k_shape[3] = {ATTN_ANY, p->num_kv_heads, p->qk_head_size};
   int64_t v_shape[3] = {ATTN_ANY, p->num_kv_heads, p->v_head_size};
   unsigned type = ATTN_DTYPE_BIT(p->kv_dtype);
@@ -82,13 +76,40 @@ static attn_status view_direct(const attn_plan *plan, const attn_run_args *args,
   return ATTN_OK;
 }
 
-static attn_status view_pool(attn_view *view, const DLTensor *tensor, const char *name, const attn_pool_shape *shape,
-                             const char *format_field, attn_message *message) {
-  attn_status status = attn_pool_view_make(view, tensor, name, ATTN_READ, shape, message);
-  status = with_hint(status, ATTN_E_DTYPE, format_field, message);
+/* Queries and, where they are codes, their scale. */
+static attn_status view_queries(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  attn_status status =
+      token_view(&view->q, args->q, "q", ATTN_READ, p->q_dtype, p->num_q_heads, p->qk_head_size, view->step, message);
+  ATTN_TRY(with_hint(status, ATTN_E_DTYPE, "problem.q_dtype", message));
+  ATTN_TRY(declared(args->q_scale, "q_scale", p->q_dtype == ATTN_DTYPE_FP8_E4M3, "an fp8 q_dtype", message));
+  if (args->q_scale == NULL) {
+    return ATTN_OK;
+  }
+  int64_t one = 1;
+  ATTN_TRY(attn_view_make(&view->q_scale, args->q_scale, "q_scale", ATTN_READ, FLOAT32_ONLY, 1, &one, message));
+  return attn_check_positive(&view->q_scale, "q_scale", message);
+}
+
+/* A pool, its rows and their scales. Where the plan says that scales are separate they have to be given, and the
+   reverse. */
+static attn_status view_pool(const attn_plan *plan, attn_rows_given *given, int is_v, attn_view *view, attn_rows *rows,
+                             attn_message *message) {
+  const attn_problem *p = &plan->problem;
+  if (attn_format_of(given->format)->scale == ATTN_SCALE_ROW) {
+    ATTN_TRY(declared(given->scale, given->scale_name, attn_format_is_separate(p->separate_scales, is_v),
+                      "separate scales of it", message));
+  }
+  given->layout = p->layout;
+  given->access = ATTN_READ;
+  given->block_size = p->block_size;
+  given->num_heads = p->num_kv_heads;
+  attn_status status = attn_rows_view_make(rows, view, given, message);
+  status = with_hint(status, ATTN_E_DTYPE, is_v ? "problem.v_format" : "problem.k_format", message);
   return with_hint(status, ATTN_E_SHAPE,
-                   shape->layout == ATTN_LAYOUT_HND ? "HND: blocks, num_kv_heads, the plan's block_size, head size"
-                                                    : "NHD: blocks, the plan's block_size, num_kv_heads, head size",
+                   p->layout == ATTN_LAYOUT_HND ? "HND: blocks, num_kv_heads, the plan's block_size, row"
+                                                : "NHD: blocks, the plan's block_size, num_kv_heads, row",
                    message);
 }
 
@@ -98,14 +119,24 @@ static attn_status view_cache(const attn_plan *plan, const attn_run_args *args, 
   const char *why = "the problem reads keys and values from the cache";
   ATTN_TRY(attn_refuse_tensor(args->k, "k", why, message));
   ATTN_TRY(attn_refuse_tensor(args->v, "v", why, message));
-  attn_pool_shape shape = {p->layout,       ATTN_DTYPE_BIT(attn_format_storage(p->k_format)),
-                           ATTN_ANY,        p->block_size,
-                           p->num_kv_heads, p->qk_head_size};
-  ATTN_TRY(view_pool(&view->k_cache, args->k_cache, "k_cache", &shape, "problem.k_format", message));
-  shape.num_blocks = view->k_cache.shape[0];
-  shape.dtypes = ATTN_DTYPE_BIT(attn_format_storage(p->v_format));
-  shape.row = p->v_head_size;
-  ATTN_TRY(view_pool(&view->v_cache, args->v_cache, "v_cache", &shape, "problem.v_format", message));
+  attn_rows_given k = {.pool_name = "k_cache",
+                       .scale_name = "k_scale",
+                       .format_name = "problem.k_format",
+                       .pool = args->k_cache,
+                       .scale = args->k_scale,
+                       .format = p->k_format,
+                       .num_blocks = ATTN_ANY,
+                       .size = p->qk_head_size};
+  attn_rows_given v = {.pool_name = "v_cache",
+                       .scale_name = "v_scale",
+                       .format_name = "problem.v_format",
+                       .pool = args->v_cache,
+                       .scale = args->v_scale,
+                       .format = p->v_format,
+                       .size = p->v_head_size};
+  ATTN_TRY(view_pool(plan, &k, 0, &view->k_cache, &view->k_rows, message));
+  v.num_blocks = view->k_cache.shape[0];
+  ATTN_TRY(view_pool(plan, &v, 1, &view->v_cache, &view->v_rows, message));
   int64_t table[2] = {view->step->num_seqs, ATTN_ANY};
   return attn_view_make(&view->block_table, args->block_table, "block_table", ATTN_READ, INT32_ONLY, 2, table, message);
 }
@@ -210,6 +241,8 @@ typedef struct named_view {
 static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *view, unsigned char *scratch,
                                   attn_message *message) {
   attn_view workspace = attn_workspace_view(plan, scratch - plan->step_bytes);
+  attn_view k_scale = attn_rows_scale_tensor(&view->k_rows);
+  attn_view v_scale = attn_rows_scale_tensor(&view->v_rows);
   const named_view written[] = {
       {&workspace, "workspace"},
       {&view->out, "out"},
@@ -222,6 +255,9 @@ static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *vi
       {&view->v, "v"},
       {&view->k_cache, "k_cache"},
       {&view->v_cache, "v_cache"},
+      {&k_scale, "k_scale"},
+      {&v_scale, "v_scale"},
+      {&view->q_scale, "q_scale"},
       {&view->block_table, "block_table"},
       {&view->alibi_slopes, "alibi_slopes"},
       {&view->sinks, "sinks"},
@@ -253,10 +289,7 @@ static attn_status run_scheduled(const attn_plan *plan, const attn_run_args *arg
     return attn_fail(message, ATTN_E_RANGE, "unchecked: %d, accepted: 0 or 1", (int)args->unchecked);
   }
   view.unchecked = args->unchecked;
-  ATTN_TRY(refuse_not_built(args, message));
-  attn_status status = token_view(&view.q, args->q, "q", ATTN_READ, plan->problem.q_dtype, plan->problem.num_q_heads,
-                                  plan->problem.qk_head_size, view.step, message);
-  ATTN_TRY(with_hint(status, ATTN_E_DTYPE, "problem.q_dtype", message));
+  ATTN_TRY(view_queries(plan, args, &view, message));
   if (plan->problem.kv_source == ATTN_KV_CACHE) {
     ATTN_TRY(view_cache(plan, args, &view, message));
   } else {

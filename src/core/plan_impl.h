@@ -76,6 +76,7 @@ typedef struct attn_run_view {
   attn_view v_cache;        /* cache: [blocks, block size, kv heads, row of v] */
   attn_rows k_rows, v_rows; /* cache: what a row of either pool is */
   attn_view block_table;    /* [seqs, width] int32 */
+  attn_view q_scale;        /* [1] float32, finite and above 0: fp8 queries */
   attn_view alibi_slopes;   /* [q heads] float32 */
   attn_view sinks;          /* [q heads] float32 */
   attn_view bias;           /* [tokens, q heads (stride 0 when 1 was given), keys] float32 */
@@ -128,10 +129,10 @@ typedef struct attn_gather_view {
   int64_t num_blocks;
   attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
   attn_rows k_rows, v_rows;
-  attn_view block_table;      /* [seqs, width] int32 */
-  attn_view seq_lens;         /* [seqs] int32 */
-  attn_view seq_starts;       /* [seqs] int32, or absent: 0 */
-  attn_view k, v;             /* [rows, heads, size] */
+  attn_view block_table; /* [seqs, width] int32 */
+  attn_view seq_lens;    /* [seqs] int32 */
+  attn_view seq_starts;  /* [seqs] int32, or absent: 0 */
+  attn_view k, v;        /* [rows, heads, size] */
 } attn_gather_view;
 
 /* attn_cache_copy and attn_cache_swap after their checks. Pairs are independent of each other's order. */
@@ -193,8 +194,7 @@ struct attn_backend {
   attn_status (*cache_gather)(const attn_context *context, const attn_gather_view *view, attn_message *message);
   attn_status (*cache_copy)(const attn_context *context, const attn_copy_view *view, attn_message *message);
   attn_status (*cache_swap)(const attn_context *context, const attn_copy_view *view, attn_message *message);
-  attn_status (*cache_requantise)(const attn_context *context, const attn_requantise_view *view,
-                                  attn_message *message);
+  attn_status (*cache_requantise)(const attn_context *context, const attn_requantise_view *view, attn_message *message);
   attn_status (*merge)(const attn_context *context, const attn_merge_view *view, attn_message *message);
 };
 

@@ -19,20 +19,15 @@ static attn_status zero_or_one(const char *field, int32_t value, attn_message *m
   return ATTN_OK;
 }
 
-/* fp8 is known but not built (an output may have it: see output_type()); everything else that is not a float type is no
-   type for this field. */
-static attn_status float_type(const char *field, attn_dtype type, attn_message *message) {
+static attn_status float_type(const char *field, attn_dtype type, const char *accepted, attn_message *message) {
   switch (type) {
   case ATTN_DTYPE_FLOAT32:
   case ATTN_DTYPE_FLOAT16:
   case ATTN_DTYPE_BFLOAT16:
     return ATTN_OK;
-  case ATTN_DTYPE_FP8_E4M3:
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: fp8_e4m3 is not built in; accepted: float32, float16, bfloat16",
-                     field);
   default:
-    return attn_fail(message, ATTN_E_DTYPE, "%s: %s (%d), accepted: float32, float16, bfloat16", field,
-                     attn_dtype_name(type), (int)type);
+    return attn_fail(message, ATTN_E_DTYPE, "%s: %s (%d), accepted: %s", field, attn_dtype_name(type), (int)type,
+                     accepted);
   }
 }
 
@@ -59,26 +54,15 @@ static attn_status output_type(const attn_problem *p, attn_message *message) {
 }
 
 static attn_status cache_format(const char *field, attn_format format, attn_message *message) {
-  if (attn_format_storage(format) == ATTN_DTYPE_DEFAULT) {
+  if (attn_format_of(format) == NULL) {
     return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: a value of attn_format", field, (int)format);
   }
-  if (!attn_format_built(format) || attn_format_of(format)->code != ATTN_CODE_FLOAT) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s is not built in; accepted: float32, float16, bfloat16", field,
-                     attn_format_name(format));
+  if (!attn_format_built(format)) {
+    char names[ATTN_FORMAT_NAMES_BYTES];
+    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s is not built in; accepted: %s", field,
+                     attn_format_name(format), attn_format_names_built(names));
   }
   return ATTN_OK;
-}
-
-/* The format that stores a float type. */
-static attn_format format_of_type(attn_dtype type) {
-  switch (type) {
-  case ATTN_DTYPE_FLOAT16:
-    return ATTN_FORMAT_FLOAT16;
-  case ATTN_DTYPE_BFLOAT16:
-    return ATTN_FORMAT_BFLOAT16;
-  default:
-    return ATTN_FORMAT_FLOAT32;
-  }
 }
 
 attn_status attn_separate_scales_check(const char *field, int32_t separate_scales, attn_format k_format,
@@ -126,12 +110,6 @@ static attn_status check_not_built(const attn_problem *p, attn_message *message)
                      "kv_lora_rank: %d, latent attention is not built in; accepted: 0 in every latent field",
                      (int)p->kv_lora_rank);
   }
-  ATTN_TRY(zero_or_one("separate_scales", p->separate_scales, message));
-  if (p->separate_scales != 0) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "separate_scales: 1, the cache format has no per-token scales; "
-                     "accepted: 0");
-  }
   return ATTN_OK;
 }
 
@@ -154,9 +132,12 @@ static attn_status check_types(attn_problem *p, attn_message *message) {
   if (p->q_dtype == ATTN_DTYPE_DEFAULT) {
     p->q_dtype = ATTN_DTYPE_FLOAT32;
   }
-  ATTN_TRY(float_type("q_dtype", p->q_dtype, message));
+  int fp8_query = p->q_dtype == ATTN_DTYPE_FP8_E4M3;
+  if (!fp8_query) {
+    ATTN_TRY(float_type("q_dtype", p->q_dtype, "float32, float16, bfloat16, fp8_e4m3", message));
+  }
   if (p->out_dtype == ATTN_DTYPE_DEFAULT) {
-    p->out_dtype = p->q_dtype;
+    p->out_dtype = fp8_query ? ATTN_DTYPE_BFLOAT16 : p->q_dtype;
   }
   ATTN_TRY(output_type(p, message));
   if (p->kv_source == ATTN_KV_DIRECT) {
@@ -166,22 +147,29 @@ static attn_status check_types(attn_problem *p, attn_message *message) {
                        attn_format_name(p->k_format != ATTN_FORMAT_AUTO ? p->k_format : p->v_format));
     }
     if (p->kv_dtype == ATTN_DTYPE_DEFAULT) {
-      p->kv_dtype = p->q_dtype;
+      p->kv_dtype = fp8_query ? ATTN_DTYPE_BFLOAT16 : p->q_dtype;
     }
-    return float_type("kv_dtype", p->kv_dtype, message);
+    if (p->separate_scales != ATTN_SEPARATE_NONE) {
+      return attn_fail(message, ATTN_E_RANGE, "separate_scales: %d without a cache, accepted: 0",
+                       (int)p->separate_scales);
+    }
+    return float_type("kv_dtype", p->kv_dtype, "float32, float16, bfloat16", message);
   }
   if (p->kv_dtype != ATTN_DTYPE_DEFAULT) {
     return attn_fail(message, ATTN_E_RANGE, "kv_dtype: %s with a cache, accepted: default (set k_format and v_format)",
                      attn_dtype_name(p->kv_dtype));
   }
   if (p->k_format == ATTN_FORMAT_AUTO) {
-    p->k_format = format_of_type(p->q_dtype);
+    p->k_format = attn_format_of_dtype(p->q_dtype);
   }
   ATTN_TRY(cache_format("k_format", p->k_format, message));
   if (p->v_format == ATTN_FORMAT_AUTO) {
     p->v_format = p->k_format;
   }
-  return cache_format("v_format", p->v_format, message);
+  ATTN_TRY(cache_format("v_format", p->v_format, message));
+  ATTN_TRY(attn_row_size_check("qk_head_size", p->qk_head_size, p->k_format, message));
+  ATTN_TRY(attn_row_size_check("v_head_size", p->v_head_size, p->v_format, message));
+  return attn_separate_scales_check("separate_scales", p->separate_scales, p->k_format, p->v_format, message);
 }
 
 static attn_status check_geometry(const attn_problem *p, attn_message *message) {

@@ -28,6 +28,14 @@ unsigned char attn_reference_fp8_e4m3(float value);
 /* One element from one type to another. Of equal types the bits are copied, a NaN's payload included. */
 void attn_reference_convert(unsigned char *to, attn_dtype to_dtype, const unsigned char *from, attn_dtype from_dtype);
 
+/* ---- Cache rows (reference_rows.c) ------------------------------------------------------------------------------- */
+
+/* n codes of one kind, `stride` bytes apart, before any scale; int4 without its zero point. */
+void attn_reference_load_codes(double *row, const unsigned char *from, int64_t stride, attn_code code, int64_t n);
+
+/* The values of a stored row, un-rotated; `dtype` is the pool's. */
+void attn_reference_load_stored(double *row, const attn_rows *rows, attn_dtype dtype, const attn_row *from);
+
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
 /* The element [i], [i, j], ... of a view with at least so many axes; the axes left out count as 0. */

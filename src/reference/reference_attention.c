@@ -24,38 +24,28 @@ typedef struct row {
   double *sum;      /* [v size] weighted sum of the values */
 } row;
 
-/* Where the elements of one K or V row lie. */
-typedef struct elements {
-  const unsigned char *data;
-  int64_t stride;
-  attn_dtype dtype;
-} elements;
-
 uint64_t attn_reference_attention_bytes(const attn_problem *problem) {
   return 2 * ((uint64_t)problem->qk_head_size + (uint64_t)problem->v_head_size) * sizeof(double);
 }
 
-static elements elements_at(const attn_view *tensor, int64_t first, int64_t head, int64_t element_axis) {
-  elements found = {attn_reference_at1(tensor, first) + head * tensor->stride[element_axis - 1],
-                    tensor->stride[element_axis], tensor->dtype};
-  return found;
-}
-
-/* Find K (want_value 0) or V (1) of a position. 0: it cannot be reached and counts as masked. */
-static int find_elements(const row *r, int64_t k, int want_value, elements *found) {
+/* K (is_v 0) or V (1) of a position into `values`. 0: it cannot be reached and counts as masked. */
+static int load_key(const row *r, int64_t k, int is_v, double *values) {
   const attn_run_view *view = r->view;
   if (view->problem->kv_source == ATTN_KV_DIRECT) {
-    *found = elements_at(want_value ? &view->v : &view->k, view->step->kv_start_loc[r->seq] + k, r->kv_head, 2);
+    const attn_view *tensor = is_v ? &view->v : &view->k;
+    const unsigned char *from = attn_reference_at2(tensor, view->step->kv_start_loc[r->seq] + k, r->kv_head);
+    attn_reference_load_row(values, from, tensor->stride[2], tensor->dtype, tensor->shape[2]);
     return 1;
   }
-  const attn_view *pool = want_value ? &view->v_cache : &view->k_cache;
+  const attn_view *pool = is_v ? &view->v_cache : &view->k_cache;
+  const attn_rows *rows = is_v ? &view->v_rows : &view->k_rows;
   int64_t block_size = view->problem->block_size;
   int64_t block = attn_reference_block(&view->block_table, pool->shape[0], r->seq, k, block_size);
   if (block < 0) {
     return 0;
   }
-  *found = elements_at(pool, block, r->kv_head, 3);
-  found->data += (k % block_size) * pool->stride[1];
+  attn_row from = attn_row_at(rows, pool, block, k % block_size, r->kv_head);
+  attn_reference_load_stored(values, rows, pool->dtype, &from);
   return 1;
 }
 
@@ -75,7 +65,6 @@ static double alibi(const row *r, int64_t k) {
 /* The score of key k. 0: the row does not see it, and nothing of it was read. */
 static int score(const row *r, int64_t k, double *s) {
   const attn_problem *problem = r->view->problem;
-  elements key;
   double bias = 0.0;
   if (problem->has_bias) {
     bias = attn_reference_load(attn_reference_at3(&r->view->bias, r->token, r->head, k), ATTN_DTYPE_FLOAT32);
@@ -83,10 +72,9 @@ static int score(const row *r, int64_t k, double *s) {
       return 0;
     }
   }
-  if (!attn_reference_visible(r->view, r->seq, r->position, k) || !find_elements(r, k, 0, &key)) {
+  if (!attn_reference_visible(r->view, r->seq, r->position, k) || !load_key(r, k, 0, r->key)) {
     return 0;
   }
-  attn_reference_load_row(r->key, key.data, key.stride, key.dtype, problem->qk_head_size);
   const double *q_row = r->q;
   const double *k_row = r->key;
   double product = 0.0;
@@ -107,11 +95,9 @@ static double weight(double s, double max) {
 }
 
 static void add_value(const row *r, int64_t k, double w) {
-  elements value;
-  if (!find_elements(r, k, 1, &value)) {
+  if (!load_key(r, k, 1, r->value)) {
     return;
   }
-  attn_reference_load_row(r->value, value.data, value.stride, value.dtype, r->view->problem->v_head_size);
   for (int64_t d = 0; d < r->view->problem->v_head_size; d++) {
     r->sum[d] += w * r->value[d];
   }
@@ -135,11 +121,26 @@ static void store_row(const row *r, double denominator, double lse) {
   }
 }
 
+/* An fp8 query is its code times the one scale. */
+static void load_query(const row *r) {
+  const attn_view *q = &r->view->q;
+  const unsigned char *from = attn_reference_at2(q, r->token, r->head);
+  int64_t size = r->view->problem->qk_head_size;
+  if (q->dtype != ATTN_DTYPE_FP8_E4M3) {
+    attn_reference_load_row(r->q, from, q->stride[2], q->dtype, size);
+    return;
+  }
+  double scale = attn_reference_load(r->view->q_scale.data, ATTN_DTYPE_FLOAT32);
+  attn_reference_load_codes(r->q, from, q->stride[2], ATTN_CODE_E4M3, size);
+  for (int64_t d = 0; d < size; d++) {
+    r->q[d] *= scale;
+  }
+}
+
 static void compute_row(const row *r) {
   const attn_run_view *view = r->view;
   const attn_problem *problem = view->problem;
-  attn_reference_load_row(r->q, attn_reference_at2(&view->q, r->token, r->head), view->q.stride[2], view->q.dtype,
-                          problem->qk_head_size);
+  load_query(r);
   double s = 0.0;
   double max = -INFINITY;
   for (int64_t k = 0; k < r->keys; k++) {

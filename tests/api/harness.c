@@ -110,6 +110,53 @@ void for_each_format(void (*body)(const char *backend, attn_format format)) {
   CHECK(count > 0, "no backend is built for the CPU");
 }
 
+/* 1 when the backend takes this problem of 64 elements; REFERENCE takes every valid one. */
+static int takes(const char *backend, attn_problem *problem) {
+  attn_context *context = open_context(1);
+  attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
+  attn_message message;
+  const char *name;
+  problem->num_q_heads = problem->num_kv_heads = 1;
+  problem->qk_head_size = 64;
+  problem->scale = 0.125f;
+  options.backend = backend;
+  attn_status status = attn_select(context, problem, NULL, &options, &name, &message);
+  CHECK(status == ATTN_OK || (status == ATTN_E_BACKEND && strcmp(backend, "REFERENCE") != 0), "%s",
+        attn_status_name(status));
+  attn_context_destroy(context);
+  return status == ATTN_OK;
+}
+
+int backend_serves(const char *backend, attn_format k_format, attn_format v_format) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  problem.k_format = k_format;
+  problem.v_format = v_format;
+  return takes(backend, &problem);
+}
+
+int backend_serves_fp8_queries(const char *backend) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  problem.q_dtype = ATTN_DTYPE_FP8_E4M3;
+  problem.k_format = ATTN_FORMAT_BFLOAT16;
+  return takes(backend, &problem);
+}
+
+void for_each_cache(void (*body)(const char *backend, attn_format format)) {
+  attn_backend_info info;
+  size_t index = 0;
+  while (next_backend(&index, &info)) {
+    for (int f = ATTN_FORMAT_FLOAT32; f <= ATTN_FORMAT_INT4_PER_TOKEN_HEAD; f++) {
+      char label[96];
+      snprintf(label, sizeof label, "%s %s", info.name, attn_format_name((attn_format)f));
+      harness_label(label);
+      if (backend_serves(info.name, (attn_format)f, (attn_format)f)) {
+        body(info.name, (attn_format)f);
+      }
+    }
+  }
+  harness_label("-");
+}
+
 void each_backend(void **state) {
   const backend_test *test = *state;
   for_each_backend(test->body);
@@ -298,8 +345,24 @@ float load_element(const void *data, attn_dtype dtype, int64_t index) {
   return value;
 }
 
+/* The nearest of the 256 codes, by looking at all; of two as near the one whose last bit is 0. Saturates. */
+static unsigned char e4m3_code(float value) {
+  unsigned char best = 0;
+  for (unsigned char code = 1; code < 0x7F && !isnan(value); code++) {
+    float distance = fabsf(fabsf(value) - load_element(&code, ATTN_DTYPE_FP8_E4M3, 0));
+    float least = fabsf(fabsf(value) - load_element(&best, ATTN_DTYPE_FP8_E4M3, 0));
+    best = distance < least || (distance == least && code % 2 == 0) ? code : best;
+  }
+  best = isinf(value) ? 0x7E : best;
+  return isnan(value) ? 0x7F : (unsigned char)(best | (signbit(value) ? 0x80 : 0));
+}
+
 void store_element(void *data, attn_dtype dtype, int64_t index, float value) {
   unsigned char *at = (unsigned char *)data + index * (int64_t)attn_dtype_bytes(dtype);
+  if (dtype == ATTN_DTYPE_FP8_E4M3) {
+    *at = e4m3_code(value);
+    return;
+  }
   if (dtype == ATTN_DTYPE_FLOAT32) {
     memcpy(at, &value, sizeof value);
     return;

@@ -53,9 +53,16 @@ void harness_label(const char *label);
 
 /* ---- Backends */
 
-/* Run the body for each backend of this build on the CPU, and each built cache format. */
+/* Run the body for each backend of this build on the CPU, and each float format. */
 void for_each_backend(void (*body)(const char *backend));
 void for_each_format(void (*body)(const char *backend, attn_format format));
+
+/* Run the body for each backend and each format, quantised ones included, that it has attention over. */
+void for_each_cache(void (*body)(const char *backend, attn_format format));
+
+/* 1 when a backend has attention over such a cache, and with queries of fp8_e4m3. REFERENCE has, or the test fails. */
+int backend_serves(const char *backend, attn_format k_format, attn_format v_format);
+int backend_serves_fp8_queries(const char *backend);
 
 /* A cmocka test that runs a function for each backend. */
 #define BACKEND_TEST(function)                                                                                         \

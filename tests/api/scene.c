@@ -30,6 +30,7 @@ void scene_init(scene *s, int32_t num_q_heads, int32_t num_kv_heads, int32_t d, 
   s->unused_id = -1;
   s->extra_columns = 1;
   s->extra_blocks = 3;
+  s->q_scale = 1.0f;
 }
 
 void scene_format(scene *s, attn_format format) {
@@ -153,27 +154,14 @@ unsigned char scene_code(const scene *s, int64_t token, int32_t head, int32_t el
 
 /* ---- Storage */
 
-static int32_t block_size_of(const scene *s) {
-  return s->block_size > 0 ? s->block_size : s->problem.block_size;
-}
-
-static int32_t blocks_of(const scene *s, int32_t seq) {
-  return (int32_t)(((int64_t)s->kv_len[seq] + block_size_of(s) - 1) / block_size_of(s));
-}
-
 static void round_all(float *values, int64_t count, attn_dtype dtype) {
   for (int64_t i = 0; i < count; i++) {
     values[i] = rounded(dtype, values[i]);
   }
 }
 
-static attn_dtype kv_type(const scene *s, int is_v) {
-  const attn_problem *p = &s->problem;
-  attn_format format = is_v && p->v_format != ATTN_FORMAT_AUTO ? p->v_format : p->k_format;
-  if (p->kv_source == ATTN_KV_DIRECT) {
-    return p->kv_dtype != ATTN_DTYPE_DEFAULT ? p->kv_dtype : p->q_dtype;
-  }
-  return format != ATTN_FORMAT_AUTO ? format_dtype(format) : p->q_dtype;
+static attn_dtype direct_type(const scene *s) {
+  return s->problem.kv_dtype != ATTN_DTYPE_DEFAULT ? s->problem.kv_dtype : s->problem.q_dtype;
 }
 
 static void store_output_scales(scene *s, int64_t rows) {
@@ -200,11 +188,14 @@ static void store_q(scene *s) {
   int64_t rows = s->tokens + s->spare_rows;
   int64_t stride = s->q_stride > 0 ? s->q_stride : p->qk_head_size;
   int64_t out_stride = s->q_stride > 0 ? s->q_stride : p->v_head_size;
-  round_all(s->q, s->tokens * p->num_q_heads * p->qk_head_size, p->q_dtype);
+  float q_scale = p->q_dtype == ATTN_DTYPE_FP8_E4M3 ? s->q_scale : 1.0f;
+  for (int64_t i = 0; i < s->tokens * p->num_q_heads * p->qk_head_size; i++) {
+    s->q[i] = rounded(p->q_dtype, s->q[i] / q_scale) * q_scale;
+  }
   s->q_data = guard_make((size_t)(rows * p->num_q_heads * stride) * attn_dtype_bytes(p->q_dtype));
   for (int64_t i = 0; i < s->tokens * p->num_q_heads; i++) {
     for (int64_t d = 0; d < p->qk_head_size; d++) {
-      store_element(s->q_data.data, p->q_dtype, i * stride + d, s->q[i * p->qk_head_size + d]);
+      store_element(s->q_data.data, p->q_dtype, i * stride + d, s->q[i * p->qk_head_size + d] / q_scale);
     }
   }
   tensor_3(&s->t_q, s->q_data.data, p->q_dtype, rows, p->num_q_heads, p->qk_head_size);
@@ -225,129 +216,17 @@ static void store_q(scene *s) {
   store_output_scales(s, rows);
 }
 
-static void poison_pool(const scene *s, guarded *pool, attn_dtype dtype) {
-  uint32_t state = 77;
-  int64_t count = (int64_t)(pool->bytes / attn_dtype_bytes(dtype));
-  for (int64_t i = 0; s->poison != SCENE_NAN && i < count; i++) {
-    store_element(pool->data, dtype, i, s->poison == SCENE_INF ? INFINITY : random_normal(&state));
-  }
-}
-
-/* A pool tensor over memory, in the problem's layout; the block stride is in elements. */
-static void pool_tensor(const scene *s, tensor *t, void *data, attn_dtype dtype, int64_t num_blocks, int64_t row,
-                        int64_t block_stride) {
-  const attn_problem *p = &s->problem;
-  if (p->layout == ATTN_LAYOUT_HND) {
-    tensor_4(t, data, dtype, num_blocks, p->num_kv_heads, block_size_of(s), row);
-  } else {
-    tensor_4(t, data, dtype, num_blocks, block_size_of(s), p->num_kv_heads, row);
-  }
-  t->strides[0] = block_stride;
-}
-
-/* The block ids of all sequences in order, distinct; returns the number of blocks of the pool. */
-static int64_t place_blocks(const scene *s, int32_t *ids, int64_t wanted) {
-  int64_t num_blocks = wanted + s->extra_blocks;
-  if (s->fixed_blocks != NULL) {
-    for (int64_t i = 0; i < wanted; i++) {
-      ids[i] = s->fixed_blocks[i];
-      num_blocks = ids[i] + 1 + s->extra_blocks > num_blocks ? ids[i] + 1 + s->extra_blocks : num_blocks;
-    }
-    return num_blocks;
-  }
-  int32_t *order = calloc((size_t)num_blocks + 1, sizeof *order);
-  uint32_t state = s->placement * 7919u + 13u;
-  CHECK(order != NULL, "no memory");
-  for (int64_t i = 0; i < num_blocks; i++) {
-    order[i] = (int32_t)i;
-  }
-  for (int64_t i = num_blocks - 1; i > 0; i--) {
-    int64_t j = (int64_t)(random_bits(&state) % (uint32_t)(i + 1));
-    int32_t swap = order[i];
-    order[i] = order[j];
-    order[j] = swap;
-  }
-  memcpy(ids, order, (size_t)wanted * sizeof *ids);
-  free(order);
-  return num_blocks;
-}
-
-static void store_positions(scene *s, int32_t seq, const int32_t *ids, const tensor *t, attn_dtype dtype,
-                            const float *values, int32_t row) {
-  int hnd = s->problem.layout == ATTN_LAYOUT_HND;
-  for (int32_t pos = 0; pos < s->kv_len[seq]; pos++) {
-    for (int32_t g = 0; g < s->problem.num_kv_heads; g++) {
-      int64_t at = ids[pos / block_size_of(s)] * t->strides[0] + pos % block_size_of(s) * t->strides[hnd ? 2 : 1] +
-                   g * t->strides[hnd ? 1 : 2];
-      for (int32_t d = 0; d < row; d++) {
-        store_element(t->t.data, dtype, at + d, values[((int64_t)pos * s->problem.num_kv_heads + g) * row + d]);
-      }
-    }
-  }
-}
-
-static void store_pools(scene *s, int64_t num_blocks) {
-  const attn_problem *p = &s->problem;
-  int64_t k_block = (int64_t)block_size_of(s) * p->num_kv_heads * p->qk_head_size;
-  int64_t v_block = (int64_t)block_size_of(s) * p->num_kv_heads * p->v_head_size;
-  attn_dtype k_type = kv_type(s, 0);
-  attn_dtype v_type = kv_type(s, 1);
-  if (s->interleaved) {
-    s->k_data = guard_make((size_t)(num_blocks * (k_block + v_block)) * attn_dtype_bytes(k_type));
-    poison_pool(s, &s->k_data, k_type);
-    unsigned char *v_first = s->k_data.data + (size_t)k_block * attn_dtype_bytes(k_type);
-    pool_tensor(s, &s->t_k, s->k_data.data, k_type, num_blocks, p->qk_head_size, k_block + v_block);
-    pool_tensor(s, &s->t_v, v_first, v_type, num_blocks, p->v_head_size, k_block + v_block);
-    return;
-  }
-  s->k_data = guard_make((size_t)(num_blocks * k_block) * attn_dtype_bytes(k_type));
-  s->v_data = guard_make((size_t)(num_blocks * v_block) * attn_dtype_bytes(v_type));
-  poison_pool(s, &s->k_data, k_type);
-  poison_pool(s, &s->v_data, v_type);
-  pool_tensor(s, &s->t_k, s->k_data.data, k_type, num_blocks, p->qk_head_size, k_block);
-  pool_tensor(s, &s->t_v, s->v_data.data, v_type, num_blocks, p->v_head_size, v_block);
-}
-
-static void store_cache(scene *s) {
-  int64_t wanted = 0;
-  int32_t width = 0;
-  int64_t first = 0;
-  for (int32_t i = 0; i < s->num_seqs; i++) {
-    wanted += blocks_of(s, i);
-    width = blocks_of(s, i) > width ? blocks_of(s, i) : width;
-  }
-  int32_t *ids = calloc((size_t)wanted + 1, sizeof *ids);
-  CHECK(ids != NULL, "no memory");
-  store_pools(s, place_blocks(s, ids, wanted));
-  width += s->extra_columns;
-  s->table_data = guard_make((size_t)s->num_seqs * (size_t)width * sizeof(int32_t));
-  int32_t *table = (int32_t *)(void *)s->table_data.data;
-  tensor_2(&s->t_table, table, ATTN_DTYPE_INT32, s->num_seqs, width);
-  for (int32_t i = 0; i < s->num_seqs; i++) {
-    for (int32_t c = 0; c < width; c++) {
-      table[(int64_t)i * width + c] = c < blocks_of(s, i) ? ids[first + c] : s->unused_id;
-    }
-    store_positions(s, i, ids + first, &s->t_k, kv_type(s, 0), s->k[i], s->problem.qk_head_size);
-    store_positions(s, i, ids + first, &s->t_v, kv_type(s, 1), s->v[i], s->problem.v_head_size);
-    first += blocks_of(s, i);
-  }
-  free(ids);
-  s->args.k_cache = &s->t_k.t;
-  s->args.v_cache = &s->t_v.t;
-  s->args.block_table = &s->t_table.t;
-  tensor_1(&s->t_lens, s->lens, ATTN_DTYPE_INT32, s->num_seqs);
-  s->batch.seq_lens = &s->t_lens.t;
-}
-
 static void store_direct(scene *s) {
   const attn_problem *p = &s->problem;
   int64_t rows = s->kv_starts[s->num_seqs];
-  attn_dtype dtype = kv_type(s, 0);
+  attn_dtype dtype = direct_type(s);
   s->k_data = guard_make((size_t)(rows * p->num_kv_heads * p->qk_head_size) * attn_dtype_bytes(dtype));
   s->v_data = guard_make((size_t)(rows * p->num_kv_heads * p->v_head_size) * attn_dtype_bytes(dtype));
   tensor_3(&s->t_k, s->k_data.data, dtype, rows, p->num_kv_heads, p->qk_head_size);
   tensor_3(&s->t_v, s->v_data.data, dtype, rows, p->num_kv_heads, p->v_head_size);
   for (int32_t i = 0; i < s->num_seqs; i++) {
+    round_all(s->k[i], (int64_t)s->kv_len[i] * p->num_kv_heads * p->qk_head_size, dtype);
+    round_all(s->v[i], (int64_t)s->kv_len[i] * p->num_kv_heads * p->v_head_size, dtype);
     for (int64_t j = 0; j < (int64_t)s->kv_len[i] * p->num_kv_heads * p->qk_head_size; j++) {
       store_element(s->k_data.data, dtype, s->kv_starts[i] * s->t_k.strides[0] + j, s->k[i][j]);
     }
@@ -393,13 +272,9 @@ void scene_store(scene *s) {
   const attn_problem *p = &s->problem;
   s->args = args;
   s->batch = batch;
-  for (int32_t i = 0; i < s->num_seqs; i++) {
-    round_all(s->k[i], (int64_t)s->kv_len[i] * p->num_kv_heads * p->qk_head_size, kv_type(s, 0));
-    round_all(s->v[i], (int64_t)s->kv_len[i] * p->num_kv_heads * p->v_head_size, kv_type(s, 1));
-  }
   store_q(s);
   if (p->kv_source == ATTN_KV_CACHE) {
-    store_cache(s);
+    scene_store_cache(s);
   } else {
     store_direct(s);
   }
@@ -407,6 +282,8 @@ void scene_store(scene *s) {
   tensor_1(&s->t_starts, s->starts, ATTN_DTYPE_INT32, s->num_seqs + 1);
   s->batch.query_start_loc = &s->t_starts.t;
   s->args.q = &s->t_q.t;
+  tensor_1(&s->t_q_scale, &s->q_scale, ATTN_DTYPE_FLOAT32, 1);
+  s->args.q_scale = p->q_dtype == ATTN_DTYPE_FP8_E4M3 ? &s->t_q_scale.t : NULL;
   s->args.out = &s->t_out.t;
   s->args.lse = p->wants_lse ? &s->t_lse.t : NULL;
 }
@@ -551,6 +428,8 @@ void scene_free(scene *s) {
   guard_free(&s->q_data);
   guard_free(&s->k_data);
   guard_free(&s->v_data);
+  guard_free(&s->k_scale_data);
+  guard_free(&s->v_scale_data);
   guard_free(&s->table_data);
   guard_free(&s->out_data);
   guard_free(&s->lse_data);

@@ -27,11 +27,15 @@ typedef struct scene {
   int32_t q_len[SCENE_SEQS];
   int32_t kv_len[SCENE_SEQS];
   int64_t tokens;
-  int32_t block_size;    /* positions per block of the pool; 0: the problem's */
-  int64_t spare_rows;    /* rows of q, out, lse and out_scale beyond the batch's tokens, which no call may touch */
-  int64_t q_stride;      /* elements from one head of q and out to the next; 0: compact */
-  int lse_transposed;    /* 1: lse is stored [heads, tokens], out_scale [groups, heads, tokens] */
-  float output_scale;    /* of a static fp8 output */
+  int32_t block_size;     /* positions per block of the pool; 0: the problem's */
+  int64_t spare_rows;     /* rows of q, out, lse and out_scale beyond the batch's tokens, which no call may touch */
+  int64_t q_stride;       /* elements from one head of q and out to the next; 0: compact */
+  int lse_transposed;     /* 1: lse is stored [heads, tokens], out_scale [groups, heads, tokens] */
+  float output_scale;     /* of a static fp8 output */
+  float q_scale;          /* of fp8 queries */
+  const float *k_statics; /* static scales of fp8 caches, `num_statics` (1 or num_kv_heads) each; NULL: none given */
+  const float *v_statics;
+  int32_t num_statics;
   int interleaved;       /* 1: K and V are halves of the blocks of one allocation (equal row sizes, NHD) */
   int32_t extra_columns; /* surplus table columns, filled with `unused_id` */
   int32_t unused_id;
@@ -55,9 +59,9 @@ typedef struct scene {
   int32_t *causal; /* [num_seqs] */
 
   /* Storage, and the arguments over it: tests may tamper with any tensor between scene_open() and scene_step(). */
-  guarded q_data, k_data, v_data, table_data, out_data, lse_data, out_scale_data;
-  tensor t_q, t_k, t_v, t_table, t_out, t_lse, t_out_scale, t_output_scale, t_slopes, t_sinks, t_bias, t_ranges,
-      t_causal, t_starts, t_lens, t_kv_starts;
+  guarded q_data, k_data, v_data, k_scale_data, v_scale_data, table_data, out_data, lse_data, out_scale_data;
+  tensor t_q, t_q_scale, t_k, t_v, t_k_scale, t_v_scale, t_table, t_out, t_lse, t_out_scale, t_output_scale, t_slopes,
+      t_sinks, t_bias, t_ranges, t_causal, t_starts, t_lens, t_kv_starts;
   int32_t starts[SCENE_SEQS + 1];
   int32_t lens[SCENE_SEQS];
   int32_t kv_starts[SCENE_SEQS + 1];
@@ -81,7 +85,7 @@ typedef struct scene {
 /* A causal problem over a cache, lse wanted, scale 1/sqrt(d), block size 16, all types float32. dv 0: as d. */
 void scene_init(scene *s, int32_t num_q_heads, int32_t num_kv_heads, int32_t d, int32_t dv);
 
-/* q and the cache in this format; out stays float32. */
+/* q and the cache in this format; out stays float32. Over codes q is float32. */
 void scene_format(scene *s, attn_format format);
 
 /* The sequences, with random values. */
@@ -115,6 +119,7 @@ int64_t scene_lse_count(const scene *s);
 int64_t scene_groups(const scene *s);
 
 void scene_store(scene *s);
+void scene_store_cache(scene *s); /* its part for a paged cache (scene_cache.c) */
 void scene_open(scene *s, const char *backend);
 attn_status scene_schedule(scene *s, attn_message *message);
 attn_status scene_step(scene *s, attn_message *message); /* fills out and lse with NaN, schedules, runs, decodes */

@@ -296,12 +296,12 @@ static void huge_extents_by_zero_strides(const char *backend) {
 
 static void every_format(void **state) {
   (void)state;
-  for_each_format(ids_that_nobody_sees);
-  for_each_format(id_0_is_an_ordinary_block);
-  for_each_format(lengths_beyond_the_table);
-  for_each_format(ids_outside_the_pool_unchecked);
+  for_each_cache(ids_that_nobody_sees);
+  for_each_cache(id_0_is_an_ordinary_block);
+  for_each_cache(lengths_beyond_the_table);
+  for_each_cache(ids_outside_the_pool_unchecked);
   for_each_format(encoder_and_cross);
-  for_each_format(null_strides_and_byte_offsets);
+  for_each_cache(null_strides_and_byte_offsets);
 }
 
 int main(void) {

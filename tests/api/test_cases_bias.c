@@ -62,7 +62,7 @@ static void cap_on_every_path(const char *backend, attn_format format) {
 
 static void case_070_softcap_on_every_path(void **state) {
   (void)state;
-  for_each_format(cap_on_every_path);
+  for_each_cache(cap_on_every_path);
 }
 
 /* ---- 72: ALiBi is -slope * (q - k) in fp32 */
@@ -159,8 +159,8 @@ static void all_biases(const char *backend, attn_format format) {
 
 static void case_074_order_of_cap_and_biases(void **state) {
   (void)state;
-  for_each_format(cap_then_bias);
-  for_each_format(all_biases);
+  for_each_cache(cap_then_bias);
+  for_each_cache(all_biases);
 }
 
 int main(void) {

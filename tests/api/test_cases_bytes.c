@@ -17,7 +17,10 @@ static void tail_of_v(const char *backend, attn_format format) {
     s.poison = (scene_poison)poison;
     scene_store(&s);
     scene_run(&s, backend);
-    CHECK(same_bits(s.out, s.v[0], 64), "out is not V[0] exactly");
+    for (int i = 0; i < 64; i++) { /* the scene undoes the rotation in float32 */
+      float slack = format == ATTN_FORMAT_INT4_PER_TOKEN_HEAD ? 0x1p-20f * 4.0f : 0.0f;
+      CHECK(fabsf(s.out[i] - s.v[0][i]) <= slack, "out is not V[0] exactly");
+    }
     scene_check(&s);
     scene_free(&s);
   }
@@ -25,7 +28,7 @@ static void tail_of_v(const char *backend, attn_format format) {
 
 static void case_008_nan_in_unwritten_tail_of_v(void **state) {
   (void)state;
-  for_each_format(tail_of_v);
+  for_each_cache(tail_of_v);
 }
 
 /* ---- 10: NaN in positions wholly outside the window */
@@ -53,7 +56,7 @@ static void outside_window(const char *backend, attn_format format) {
 
 static void case_010_nan_outside_the_window(void **state) {
   (void)state;
-  for_each_format(outside_window);
+  for_each_cache(outside_window);
 }
 
 /* ---- Cache writes */
@@ -225,7 +228,7 @@ static void narrow_table(const char *backend, attn_format format) {
 
 static void case_016_table_row_not_read_past_its_end(void **state) {
   (void)state;
-  for_each_format(narrow_table);
+  for_each_cache(narrow_table);
 }
 
 /* ---- 17: stale columns when the batch shrinks */
@@ -245,7 +248,7 @@ static void shrinking_batch(const char *backend, attn_format format) {
     fill_floats(s.k[i], (int64_t)s.kv_len[i] * 2 * 16, NAN);
     fill_floats(s.v[i], (int64_t)s.kv_len[i] * 2 * 16, NAN);
     const int32_t *table = (const int32_t *)(const void *)s.table_data.data;
-    size_t block = (size_t)s.t_k.strides[0] * attn_dtype_bytes(format_dtype(format));
+    size_t block = (size_t)s.t_k.strides[0] * (s.t_k.t.dtype.bits / 8);
     for (int32_t c = 0; c < 2; c++) {
       size_t at = (size_t)table[i * s.t_table.shape[1] + c] * block;
       memset(s.k_data.data + at, 0xFF, block);
@@ -265,7 +268,7 @@ static void shrinking_batch(const char *backend, attn_format format) {
 
 static void case_017_stale_table_columns(void **state) {
   (void)state;
-  for_each_format(shrinking_batch);
+  for_each_cache(shrinking_batch);
 }
 
 /* ---- 19: padding rows that share a slot (unchecked) */

@@ -110,7 +110,7 @@ static void length_zero(const char *backend, attn_format format) {
 
 static void case_023_row_of_length_0_is_written(void **state) {
   (void)state;
-  for_each_format(length_zero);
+  for_each_cache(length_zero);
 }
 
 /* ---- 24: no 0/0 after the splits of a row of length 0 */
@@ -141,7 +141,7 @@ static void zero_in_splits(const char *backend, attn_format format) {
 
 static void case_024_zero_over_zero_after_splits(void **state) {
   (void)state;
-  for_each_format(zero_in_splits);
+  for_each_cache(zero_in_splits);
 }
 
 /* ---- 26: the leading rows see nothing, with sinks */
@@ -168,7 +168,7 @@ static void leading_rows(const char *backend, attn_format format) {
 
 static void case_026_leading_rows_masked_with_sinks(void **state) {
   (void)state;
-  for_each_format(leading_rows);
+  for_each_cache(leading_rows);
 }
 
 /* ---- 28: a row that sees nothing is not the mean of V */
@@ -187,7 +187,7 @@ static void more_queries_than_keys(const char *backend, attn_format format) {
 
 static void case_028_masked_row_is_not_the_mean_of_v(void **state) {
   (void)state;
-  for_each_format(more_queries_than_keys);
+  for_each_cache(more_queries_than_keys);
 }
 
 /* ---- 29: a query of length 0 in a packed batch */
@@ -207,7 +207,7 @@ static void zero_query(const char *backend, attn_format format) {
 
 static void case_029_query_of_length_0_in_a_batch(void **state) {
   (void)state;
-  for_each_format(zero_query);
+  for_each_cache(zero_query);
 }
 
 int main(void) {

@@ -60,7 +60,7 @@ static void conventions(const char *backend, attn_format format) {
 
 static void case_057_window_conventions_agree(void **state) {
   (void)state;
-  for_each_format(conventions);
+  for_each_cache(conventions);
 }
 
 /* ---- 58: the window holds in prefill, extend and decode */
@@ -88,7 +88,7 @@ static void every_path(const char *backend, attn_format format) {
 
 static void case_058_window_is_never_ignored(void **state) {
   (void)state;
-  for_each_format(every_path);
+  for_each_cache(every_path);
 }
 
 /* ---- 59: a window without causality is what it says: symmetric, or left only */
@@ -113,7 +113,7 @@ static void non_causal_window(const char *backend, attn_format format) {
 
 static void case_059_window_with_non_causal_block(void **state) {
   (void)state;
-  for_each_format(non_causal_window);
+  for_each_cache(non_causal_window);
 }
 
 /* ---- 61: lengths beside the edge of a block that is a tile */
@@ -138,7 +138,7 @@ static void at_the_edge(const char *backend, attn_format format) {
 
 static void case_061_tail_masked_when_tile_is_block(void **state) {
   (void)state;
-  for_each_format(at_the_edge);
+  for_each_cache(at_the_edge);
 }
 
 /* ---- 62: the true length, not the block's */
@@ -159,7 +159,7 @@ static void half_a_block(const char *backend, attn_format format) {
 
 static void case_062_length_not_a_multiple_of_the_block(void **state) {
   (void)state;
-  for_each_format(half_a_block);
+  for_each_cache(half_a_block);
 }
 
 /* ---- 64: several query tokens share one table row */
@@ -178,7 +178,7 @@ static void several_tokens(const char *backend, attn_format format) {
 
 static void case_064_one_table_row_per_sequence(void **state) {
   (void)state;
-  for_each_format(several_tokens);
+  for_each_cache(several_tokens);
 }
 
 /* ---- 65: draft tokens do not see later drafts */
@@ -227,7 +227,7 @@ static void placements(const char *backend, attn_format format) {
 
 static void case_067_placement_of_pages_does_not_matter(void **state) {
   (void)state;
-  for_each_format(placements);
+  for_each_cache(placements);
 }
 
 int main(void) {

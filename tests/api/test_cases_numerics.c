@@ -48,7 +48,7 @@ static void large_products(const char *backend, attn_format format) {
 
 static void case_120_qk_product_beyond_16_bits(void **state) {
   (void)state;
-  for_each_format(large_products);
+  for_each_cache(large_products);
 }
 
 /* ---- 122: nothing is read from a stack that nobody wrote */
@@ -85,7 +85,7 @@ static void poisoned_stack(const char *backend, attn_format format) {
 
 static void case_122_poisoned_stack(void **state) {
   (void)state;
-  for_each_format(poisoned_stack);
+  for_each_cache(poisoned_stack);
 }
 
 /* ---- 124: a NaN row of q stays in its row */
@@ -123,7 +123,7 @@ static void nan_row(const char *backend, attn_format format) {
 
 static void case_124_nan_stays_in_its_row(void **state) {
   (void)state;
-  for_each_format(nan_row);
+  for_each_cache(nan_row);
 }
 
 /* ---- 125: two sequences together, or each alone (batch-invariant; instruction levels are not built) */

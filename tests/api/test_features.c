@@ -120,7 +120,7 @@ static void all_features(const char *backend, attn_format format) {
 
 static void every_feature_with_every_other(void **state) {
   (void)state;
-  for_each_format(all_features);
+  for_each_cache(all_features);
 }
 
 int main(void) {

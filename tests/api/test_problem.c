@@ -101,11 +101,13 @@ static void each_number_outside_its_range(void **state) {
       FIELD(output_block, ATTN_E_RANGE, 64, 128), /* no fp8 output */
       FIELD(output_block, ATTN_E_RANGE, 32, -1),
       FIELD(kv_lora_rank, ATTN_E_UNSUPPORTED, 512),
-      FIELD(q_dtype, ATTN_E_UNSUPPORTED, ATTN_DTYPE_FP8_E4M3),
-      FIELD(q_dtype, ATTN_E_DTYPE, ATTN_DTYPE_INT32, ATTN_DTYPE_UINT8, 99),
+      FIELD(q_dtype, ATTN_E_DTYPE, ATTN_DTYPE_FP8_E5M2, ATTN_DTYPE_UINT8, 99),
       FIELD(out_dtype, ATTN_E_DTYPE, ATTN_DTYPE_INT64, ATTN_DTYPE_FP8_E5M2, -1),
-      FIELD(k_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_E4M3, ATTN_FORMAT_INT4_PER_TOKEN_HEAD),
-      FIELD(v_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_E5M2, ATTN_FORMAT_INT8_PER_TOKEN_HEAD),
+      FIELD(k_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_DS_MLA),
+      FIELD(k_format, ATTN_E_RANGE, 10, -1),
+      FIELD(v_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_DS_MLA),
+      FIELD(v_format, ATTN_E_RANGE, 10, -1),
+      FIELD(separate_scales, ATTN_E_RANGE, 1, 2, 4),
   };
 #undef FIELD
   (void)state;

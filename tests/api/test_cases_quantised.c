@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cases 98 to 116: quantised caches. Scales of the right head and slot, fp8 queries, rows of constants, sizes that are
+   no power of two or whose scale lies at an odd byte; and every pair of formats with every mask and option. */
+#include <math.h>
+#include <string.h>
+
+#include "quantising.h"
+#include "scene.h"
+
+/* Each ordered pair of formats that a backend has attention over: with for_each_cache() for K. */
+static void for_each_pair(const char *backend, attn_format k, void (*body)(const char *, attn_format, attn_format)) {
+  for (int v = ATTN_FORMAT_FLOAT32; v <= ATTN_FORMAT_INT4_PER_TOKEN_HEAD; v++) {
+    if (backend_serves(backend, k, (attn_format)v)) {
+      body(backend, k, (attn_format)v);
+    }
+  }
+}
+
+static void scene_pair(scene *s, attn_format k, attn_format v) {
+  scene_format(s, k);
+  s->problem.v_format = v;
+}
+
+/* Both places of the scales where there are any; static scales of each head. */
+static const float k_statics[] = {0.25f, 4.0f, 0.5f}, v_statics[] = {0.5f, 0.03125f, 2.0f};
+
+static void scene_scales(scene *s, int separate) {
+  attn_format v = s->problem.v_format != ATTN_FORMAT_AUTO ? s->problem.v_format : s->problem.k_format;
+  int k_has = format_has_row_scale(s->problem.k_format), v_has = format_has_row_scale(v);
+  s->problem.separate_scales = !separate || !(k_has || v_has) ? ATTN_SEPARATE_NONE
+                               : separate == 1                ? ATTN_SEPARATE_BOTH
+                               : k_has                        ? ATTN_SEPARATE_K
+                                                              : ATTN_SEPARATE_V;
+  s->k_statics = k_statics;
+  s->v_statics = v_statics;
+  s->num_statics = s->problem.num_kv_heads;
+}
+
+/* ---- every pair, with each mask and option ----------------------------------------------------------------------- */
+
+enum { WINDOW, CHUNK, PREFIX, SOFTCAP, ALIBI, SINKS, BIAS, PER_SEQ, NON_CAUSAL, FEATURES };
+
+static void add_feature(scene *s, int feature) {
+  static const int32_t ranges[] = {2, 9, 20, 31, 0, 5, 4, 4}, causal[] = {0, 1};
+  switch (feature) {
+  case WINDOW:
+    s->problem.window_left = 9;
+    break;
+  case CHUNK:
+    s->problem.chunk_size = 7;
+    s->problem.chunk_lookback = 1;
+    break;
+  case PREFIX:
+    scene_ranges(s, 2, ranges);
+    break;
+  case SOFTCAP:
+    s->problem.softcap = 1.5f;
+    break;
+  case ALIBI:
+    scene_alibi(s, ATTN_ALIBI_SQRT);
+    break;
+  case SINKS:
+    scene_sinks(s, 0.7f);
+    break;
+  case BIAS:
+    scene_bias(s, 1);
+    break;
+  case PER_SEQ:
+    scene_causal(s, causal);
+    break;
+  default:
+    s->problem.causal = 0;
+    break;
+  }
+}
+
+static void one_pair(const char *backend, attn_format k, attn_format v) {
+  static const int32_t q_len[] = {3, 1}, kv_len[] = {37, 21};
+  static int n;
+  for (int feature = 0; feature < FEATURES; feature++, n++) {
+    scene s;
+    scene_init(&s, 6, 3, n % 2 ? 40 : 17, n % 3 ? 0 : 24);
+    scene_pair(&s, k, v);
+    scene_scales(&s, n % 3);
+    s.problem.layout = n % 4 < 2 ? ATTN_LAYOUT_NHD : ATTN_LAYOUT_HND;
+    s.problem.block_size = n % 5 ? 16 : 3;
+    s.poison = (scene_poison)(n % 3);
+    scene_seqs(&s, 2, q_len, kv_len);
+    add_feature(&s, feature);
+    scene_prove(&s, backend);
+    scene_free(&s);
+  }
+}
+
+static void pairs_of(const char *backend, attn_format k) {
+  for_each_pair(backend, k, one_pair);
+}
+
+static void every_pair_and_option(void **state) {
+  (void)state;
+  for_each_cache(pairs_of);
+}
+
+/* ---- 98: the scales also count where q is fp8 -------------------------------------------------------------------- */
+
+static void fp8_query(const char *backend, attn_format format) {
+  if (!backend_serves_fp8_queries(backend)) {
+    return;
+  }
+  for (int n = 0; n < 6; n++) {
+    scene s;
+    scene_init(&s, 4, 2, 32, 32);
+    scene_format(&s, format);
+    scene_scales(&s, n % 3);
+    s.problem.q_dtype = ATTN_DTYPE_FP8_E4M3;
+    s.problem.out_dtype = n % 2 ? ATTN_DTYPE_BFLOAT16 : ATTN_DTYPE_FLOAT32;
+    s.q_scale = n < 3 ? 1.0f : 0.0075f;
+    scene_one(&s, 3, 40);
+    scene_prove(&s, backend);
+    scene_free(&s);
+  }
+}
+
+static void case_098_scales_with_fp8_queries(void **state) {
+  (void)state;
+  for_each_cache(fp8_query);
+}
+
+/* ---- 102: scales of each head ------------------------------------------------------------------------------------ */
+
+static void head_scales(const char *backend, attn_format format) {
+  static const float scales[] = {1, 4}, one[] = {2};
+  for (int n = 0; n < 2; n++) {
+    scene s;
+    scene_init(&s, 4, 2, 32, 32);
+    scene_format(&s, format);
+    s.k_statics = s.v_statics = n ? one : scales;
+    s.num_statics = n ? 1 : 2;
+    scene_one(&s, 2, 20);
+    scene_prove(&s, backend);
+    scene_free(&s);
+  }
+}
+
+static void case_102_scale_of_each_head(void **state) {
+  (void)state;
+  for_each_cache(head_scales);
+}
+
+/* ---- 106: a row of one value, and one that is all but 0 ---------------------------------------------------------- */
+
+static void constant_rows(const char *backend, attn_format format) {
+  for (int n = 0; n < 4; n++) {
+    scene s;
+    scene_init(&s, 1, 1, 64, 64);
+    scene_format(&s, format);
+    scene_one(&s, 1, 1);
+    fill_floats(s.v[0], 64, n == 0 ? 3.0f : n == 1 ? -3.0f : 0.0f);
+    s.v[0][63] = n == 2 ? 1e-30f : s.v[0][63];
+    scene_store(&s);
+    scene_run(&s, backend);
+    scene_check(&s);
+    for (int i = 0; i < 64; i++) { /* half a step: int8 3/127/2, fp8 2^-4 of the value, int4 a code of its rotation */
+      float given = n == 0 ? 3.0f : n == 1 ? -3.0f : 0.0f;
+      CHECK(fabsf(s.out[i] - given) <= (n < 2 ? 0.75f : 1e-6f), "%g comes back as %g", (double)given, (double)s.out[i]);
+    }
+    scene_free(&s);
+  }
+}
+
+static void case_106_constant_vectors(void **state) {
+  (void)state;
+  for_each_cache(constant_rows);
+}
+
+/* ---- 108: one function has every size ---------------------------------------------------------------------------- */
+
+static void case_108_sizes_from_one_function(void **state) {
+  static const int32_t sizes[] = {256, 512};
+  (void)state;
+  for (size_t i = 0; i < 2; i++) {
+    attn_cache_desc desc = ATTN_CACHE_DESC_INIT;
+    attn_cache_info info = ATTN_CACHE_INFO_INIT;
+    desc.k_format = ATTN_FORMAT_INT4_PER_TOKEN_HEAD;
+    desc.num_blocks = 3;
+    desc.block_size = 16;
+    desc.num_kv_heads = 2;
+    desc.head_size = sizes[i];
+    EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+    assert_int_equal(info.k.shape[3], sizes[i] / 2 + 4);
+    assert_int_equal(info.k.row_bytes, sizes[i] / 2 + 4);
+    assert_int_equal(info.bytes_per_block, 2 * 16 * 2 * (sizes[i] / 2 + 4));
+    assert_true(info.bytes_per_token == 2.0 * 2 * (sizes[i] / 2 + 4));
+  }
+}
+
+/* ---- 109, 110, 115: any head size, scales at odd bytes, grouped heads -------------------------------------------- */
+
+static void any_size(const char *backend, attn_format format) {
+  static const int32_t sizes[] = {1, 2, 3, 17, 40, 65, 66, 96, 127, 128, 192, 256, 320};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    for (int separate = 0; separate < 2; separate++) {
+      scene s;
+      scene_init(&s, 8, 2, sizes[i], sizes[i]);
+      scene_format(&s, format);
+      scene_scales(&s, separate);
+      s.problem.causal = (int)(i + 1) % 2;
+      scene_one(&s, 2, 19);
+      scene_prove(&s, backend);
+      scene_free(&s);
+    }
+  }
+}
+
+static void case_109_110_115_any_head_size(void **state) {
+  (void)state;
+  for_each_cache(any_size);
+}
+
+/* ---- arguments of plan and run ----------------------------------------------------------------------------------- */
+
+static void problems(void **state) {
+  attn_problem p = ATTN_PROBLEM_INIT;
+  (void)state;
+  p.num_q_heads = p.num_kv_heads = 2;
+  p.qk_head_size = 64;
+  p.scale = 0.125f;
+  p.k_format = ATTN_FORMAT_FP8_DS_MLA;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_UNSUPPORTED, "fp8_ds_mla");
+  p.k_format = ATTN_FORMAT_INT8_PER_TOKEN_HEAD;
+  for (int32_t separate = ATTN_SEPARATE_NONE; separate <= ATTN_SEPARATE_V; separate++) {
+    p.separate_scales = separate;
+    EXPECT_OK(attn_problem_check(&p, &why));
+  }
+  p.separate_scales = 4;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_RANGE, "separate_scales");
+  p.v_format = ATTN_FORMAT_FP8_E4M3;
+  p.separate_scales = ATTN_SEPARATE_V; /* a static scale is not one of a row */
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_RANGE, "separate_scales");
+  p.separate_scales = ATTN_SEPARATE_BOTH;
+  EXPECT_OK(attn_problem_check(&p, &why));
+  p.k_format = ATTN_FORMAT_FLOAT16;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_RANGE, "separate_scales");
+  p.separate_scales = 0;
+  p.k_format = ATTN_FORMAT_INT4_PER_TOKEN_HEAD;
+  p.qk_head_size = 8193;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_RANGE, "qk_head_size");
+  p.k_format = ATTN_FORMAT_FP8_E5M2;
+  EXPECT_OK(attn_problem_check(&p, &why));
+  p.v_format = ATTN_FORMAT_FP8_PER_TOKEN_HEAD;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_RANGE, "v_head_size");
+  p.qk_head_size = 64;
+  p.kv_source = ATTN_KV_DIRECT;
+  p.k_format = p.v_format = ATTN_FORMAT_AUTO;
+  p.q_dtype = ATTN_DTYPE_FP8_E4M3;
+  EXPECT_OK(attn_problem_check(&p, &why)); /* kv_dtype and out_dtype are bfloat16 */
+  p.kv_dtype = ATTN_DTYPE_FP8_E4M3;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_DTYPE, "kv_dtype");
+  p.kv_dtype = ATTN_DTYPE_DEFAULT;
+  p.separate_scales = ATTN_SEPARATE_BOTH;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_RANGE, "separate_scales");
+  p.separate_scales = 0;
+  p.q_dtype = ATTN_DTYPE_FP8_E5M2;
+  EXPECT_STATUS(attn_problem_check(&p, &why), ATTN_E_DTYPE, "q_dtype");
+}
+
+static void refuse(scene *s, attn_status status, const char *named) {
+  EXPECT_STATUS(scene_step(s, &why), status, named);
+}
+
+static void row_scale_arguments(const char *backend, attn_format format) {
+  scene s;
+  for (int separate = 0; format_has_row_scale(format) && separate < 2; separate++) {
+    scene_init(&s, 4, 2, 17, 17);
+    scene_format(&s, format);
+    s.problem.separate_scales = separate;
+    scene_one(&s, 1, 20);
+    scene_store(&s);
+    scene_open(&s, backend);
+    const DLTensor *k_scale = s.args.k_scale, *v_scale = s.args.v_scale;
+    if (!separate) {
+      s.args.k_scale = &s.t_lse.t;
+      refuse(&s, ATTN_E_NULL, "k_scale");
+      s.args.k_scale = NULL;
+      s.t_k.shape[3]--;
+      refuse(&s, ATTN_E_SHAPE, "inline");
+      s.t_k.shape[3]++;
+    } else {
+      s.args.v_scale = NULL;
+      refuse(&s, ATTN_E_NULL, "v_scale");
+      s.args.v_scale = v_scale;
+      s.t_k_scale.shape[0]--; /* a scale for each row of the pool */
+      refuse(&s, ATTN_E_SHAPE, "k_scale");
+      s.t_k_scale.shape[0]++;
+      s.t_k_scale.t.dtype.bits = 16;
+      refuse(&s, ATTN_E_DTYPE, "k_scale");
+      s.t_k_scale.t.dtype.bits = 32;
+      s.t_k_scale.t.data = s.out_data.data; /* an input in the output */
+      s.t_k_scale.strides[0] = s.t_k_scale.strides[1] = s.t_k_scale.strides[2] = 0;
+      refuse(&s, ATTN_E_OVERLAP, "k_scale");
+      s.args.k_scale = NULL;
+      refuse(&s, ATTN_E_NULL, "k_scale");
+    }
+    (void)k_scale;
+    scene_close(&s);
+    scene_free(&s);
+  }
+}
+
+static void static_scale_arguments(const char *backend, attn_format format) {
+  static const float bad[] = {0, -1, NAN, INFINITY};
+  scene s;
+  float scales[2] = {1, 1};
+  if (!format_is_static(format)) {
+    return;
+  }
+  scene_init(&s, 4, 2, 16, 16);
+  scene_format(&s, format);
+  s.k_statics = s.v_statics = scales;
+  s.num_statics = 2;
+  scene_one(&s, 1, 20);
+  scene_store(&s);
+  scene_open(&s, backend);
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    scales[1] = bad[i];
+    refuse(&s, ATTN_E_RANGE, "k_scale[1]");
+  }
+  scales[1] = 1;
+  tensor wrong;
+  tensor_1(&wrong, scales, ATTN_DTYPE_FLOAT32, 3);
+  s.args.v_scale = &wrong.t;
+  refuse(&s, ATTN_E_SHAPE, "v_scale");
+  s.args.v_scale = NULL; /* 1, as they all are */
+  EXPECT_OK(scene_step(&s, &why));
+  scene_check(&s);
+  s.args.q_scale = &wrong.t;
+  refuse(&s, ATTN_E_NULL, "q_scale");
+  scene_close(&s);
+  scene_free(&s);
+}
+
+static void float_and_query_arguments(const char *backend) {
+  scene s;
+  scene_init(&s, 4, 2, 16, 16);
+  scene_one(&s, 1, 20);
+  scene_store(&s);
+  scene_open(&s, backend);
+  s.args.k_scale = &s.t_lse.t;
+  refuse(&s, ATTN_E_NULL, "k_scale");
+  scene_close(&s);
+  scene_free(&s);
+  if (!backend_serves_fp8_queries(backend)) {
+    return;
+  }
+  static const float bad[] = {0, -1, NAN, INFINITY};
+  scene_init(&s, 4, 2, 16, 16);
+  scene_format(&s, ATTN_FORMAT_BFLOAT16);
+  s.problem.q_dtype = ATTN_DTYPE_FP8_E4M3;
+  scene_one(&s, 1, 20);
+  scene_store(&s);
+  scene_open(&s, backend);
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    s.q_scale = bad[i];
+    refuse(&s, ATTN_E_RANGE, "q_scale");
+  }
+  s.q_scale = 1;
+  s.t_q_scale.shape[0] = 2;
+  refuse(&s, ATTN_E_SHAPE, "q_scale");
+  s.args.q_scale = NULL;
+  refuse(&s, ATTN_E_NULL, "q_scale");
+  scene_close(&s);
+  scene_free(&s);
+}
+
+static void arguments(void **state) {
+  (void)state;
+  for_each_cache(row_scale_arguments);
+  for_each_cache(static_scale_arguments);
+  for_each_backend(float_and_query_arguments);
+}
+
+/* ---- rows that decode to NaN ------------------------------------------------------------------------------------- */
+
+/* Only the rows that see it. */
+static void nan_rows(const char *backend, attn_format format) {
+  scene s;
+  scene_init(&s, 2, 1, 32, 32);
+  scene_format(&s, format);
+  scene_one(&s, 4, 40);
+  scene_k(&s, 0, 38, 0)[5] = NAN; /* seen by the last two rows */
+  scene_store(&s);
+  scene_run(&s, backend);
+  for (int64_t row = 0; row < 4; row++) {
+    int sees = row >= 2;
+    CHECK(isnan(*scene_lse(&s, row, 0)) == sees && isnan(scene_out(&s, row, 1)[7]) == sees, "row %d", (int)row);
+  }
+  scene_free(&s);
+}
+
+static void a_nan_in_the_cache(void **state) {
+  (void)state;
+  for_each_cache(nan_rows);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_pair_and_option),
+      cmocka_unit_test(case_098_scales_with_fp8_queries),
+      cmocka_unit_test(case_102_scale_of_each_head),
+      cmocka_unit_test(case_106_constant_vectors),
+      cmocka_unit_test(case_108_sizes_from_one_function),
+      cmocka_unit_test(case_109_110_115_any_head_size),
+      cmocka_unit_test(problems),
+      cmocka_unit_test(arguments),
+      cmocka_unit_test(a_nan_in_the_cache),
+  };
+  return cmocka_run_group_tests_name("cases_quantised", tests, NULL, NULL);
+}
