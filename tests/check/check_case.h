@@ -87,6 +87,7 @@ typedef struct check_env {
   int num_backends;
   const char *backends[CHECK_MAX_BACKENDS];
   int32_t max_threads;
+  int own_executor;          /* 1: never the library's pool */
   attn_context *contexts[4]; /* by CHECK_THREADS_ONE ... */
   attn_context *other;       /* another number of threads, for batch invariance */
   check_worst worst[CHECK_MAX_BACKENDS];

@@ -58,7 +58,7 @@ attn_context *check_context(check_env *env, int32_t threads) {
     return *slot;
   }
   int32_t most = env->max_threads < MOST_THREADS ? env->max_threads : MOST_THREADS;
-  int own = threads == CHECK_THREADS_EXECUTOR || threads == CHECK_ABSENT;
+  int own = env->own_executor || threads == CHECK_THREADS_EXECUTOR || threads == CHECK_ABSENT;
   int32_t count = threads == CHECK_THREADS_ONE        ? 1
                   : threads == CHECK_THREADS_TWO      ? 2
                   : threads == CHECK_THREADS_MORE     ? most

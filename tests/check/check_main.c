@@ -20,6 +20,7 @@ typedef enum flag_id {
   FLAG_OP,
   FLAG_THREADS,
   FLAG_JOBS,
+  FLAG_EXECUTOR,
   FLAG_PAIRS,
   FLAG_LIST_OPTIONS,
   FLAG_QUIET,
@@ -58,6 +59,9 @@ static const struct {
     [FLAG_THREADS] = {"--threads", "N", 1, 64,
                       "most threads of a context, 1 to 64 (default 4); each case draws its own count"},
     [FLAG_JOBS] = {"--jobs", "N", 1, CHECK_MAX_JOBS, "worker processes, 1 to 64 (default one per processor)"},
+    [FLAG_EXECUTOR] = {"--executor", "WHOSE", 0, 0,
+                       "own: threads are always plain ones of the checker, for tools that look into threads; drawn "
+                       "(default): each case draws those or the library's pool"},
     [FLAG_PAIRS] = {"--pairs", NULL, 0, 0, "print how often each pair of option values was drawn"},
     [FLAG_LIST_OPTIONS] = {"--list-options", NULL, 0, 0, "print the table that cases are drawn from, and stop"},
     [FLAG_QUIET] = {"--quiet", NULL, 0, 0, "print failures and the last line only"},
@@ -174,6 +178,12 @@ static int apply(flag_id id, const char *value, wishes *w) {
     break;
   case FLAG_JOBS:
     s->jobs = (int32_t)number;
+    break;
+  case FLAG_EXECUTOR:
+    s->own_executor = strcmp(value, "own") == 0;
+    if (!s->own_executor && strcmp(value, "drawn") != 0) {
+      return usage("--executor '%s' is not accepted: drawn or own", value);
+    }
     break;
   case FLAG_PAIRS:
     s->pairs = 1;

@@ -79,12 +79,24 @@ unsigned char *check_guarded(check_arena *arena, size_t bytes, int before) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   size_t body = (bytes + page - 1) / page * page;
   size_t total = body + 2 * page;
-  unsigned char *base = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED || (body > 0 && mprotect(base + page, body, PROT_READ | PROT_WRITE) != 0)) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  unsigned char *base = mmap(NULL, total, PROT_NONE, flags, -1, 0);
+  /* Mapped once more, not unprotected: memcheck walks every byte of a range that is unprotected. */
+  if (base == MAP_FAILED ||
+      (body > 0 && mmap(base + page, body, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1, 0) == MAP_FAILED)) {
     out_of_memory();
   }
   keep(arena, base, total);
   return before ? base + page : base + page + body - bytes;
+}
+
+unsigned char *check_unwritten(check_arena *arena, size_t alignment, size_t bytes) {
+  unsigned char *memory = aligned_alloc(alignment, bytes);
+  if (memory == NULL) {
+    out_of_memory();
+  }
+  keep(arena, memory, 0);
+  return memory;
 }
 
 size_t check_extent(int ndim, const int64_t *shape, const int64_t *strides, size_t element) {

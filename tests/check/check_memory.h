@@ -24,6 +24,10 @@ void *check_alloc(check_arena *arena, size_t count, size_t size);
    zero. Up to a few GiB may be reserved; only what is touched costs. */
 unsigned char *check_guarded(check_arena *arena, size_t bytes, int before);
 
+/* Memory of the allocator that nobody has written, at a multiple of `alignment`: sanitizers and memcheck know so, and
+   see its ends too. `bytes` is a multiple of `alignment`. */
+unsigned char *check_unwritten(check_arena *arena, size_t alignment, size_t bytes);
+
 /* What fills bytes that nobody owns. */
 typedef enum check_poison { CHECK_POISON_NAN, CHECK_POISON_INF, CHECK_POISON_BIG } check_poison;
 

@@ -265,6 +265,7 @@ int check_execute(const check_settings *s) {
   check_env env;
   memset(&env, 0, sizeof env);
   env.max_threads = s->threads;
+  env.own_executor = s->own_executor;
   if (choose_backends(s, &env) == 0) {
     print_accepted(s);
     return 2;

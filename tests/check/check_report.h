@@ -19,6 +19,7 @@ typedef struct check_settings {
   const char *fault; /* NULL: none */
   int32_t threads;
   int32_t jobs;
+  int own_executor;
   int one_case;
   int pairs;
   int quiet;

@@ -54,9 +54,6 @@ static int inputs_kept(check_env *env, const check_laid *l) {
 }
 
 static void poison_workspace(const attn_workspace *workspace, int byte) {
-  if (workspace == NULL) {
-    return;
-  }
   size_t most = (size_t)4 << 20; /* enough to meet whatever is trusted without being written */
   memset(workspace->data, byte, workspace->bytes < most ? workspace->bytes : most);
 }
@@ -109,20 +106,38 @@ static int same_bits(check_env *env, const check_case *c, const check_result *a,
   return 1;
 }
 
+/* Where a case's workspace comes from. */
+typedef enum workspace_kind {
+  WORKSPACE_GUARDED,   /* ends at a guard page, poisoned */
+  WORKSPACE_UNWRITTEN, /* as the allocator gave it */
+  WORKSPACE_OWN        /* the plan's */
+} workspace_kind;
+
+static workspace_kind workspace_of(const check_case *c) {
+  return c->index % 7 == 3 ? WORKSPACE_OWN : c->index % 7 == 5 ? WORKSPACE_UNWRITTEN : WORKSPACE_GUARDED;
+}
+
 static int run_plan(check_env *env, check_arena *arena, const check_case *c, check_laid *l, const attn_plan *plan,
-                    int own_workspace, int twice, check_result *result) {
+                    int twice, check_result *result) {
   attn_message message = {ATTN_OK, ""};
+  workspace_kind kind = workspace_of(c);
   size_t bytes = attn_plan_workspace_bytes(plan);
   if (bytes % ATTN_WORKSPACE_ALIGN != 0) {
     return check_fail(env, "%zu workspace bytes are no multiple of %d", bytes, ATTN_WORKSPACE_ALIGN);
   }
-  attn_workspace memory = {own_workspace ? NULL : check_guarded(arena, bytes, 0), bytes};
-  const attn_workspace *workspace = own_workspace ? NULL : &memory;
+  attn_workspace memory = {NULL, bytes};
+  if (kind != WORKSPACE_OWN) {
+    memory.data = kind == WORKSPACE_UNWRITTEN ? check_unwritten(arena, ATTN_WORKSPACE_ALIGN, bytes)
+                                              : check_guarded(arena, bytes, 0);
+  }
+  const attn_workspace *workspace = kind != WORKSPACE_OWN ? &memory : NULL;
   *result = new_result(arena, c, l);
   for (int run = 0; run <= twice; run++) {
     check_result again = run == 0 ? *result : new_result(arena, c, l);
     if (run == 0 || c->index % 2 == 0) {
-      poison_workspace(workspace, run == 0 ? 0xFF : 0x7F);
+      if (kind == WORKSPACE_GUARDED) {
+        poison_workspace(workspace, run == 0 ? 0xFF : 0x7F);
+      }
       attn_status status = attn_plan_schedule(plan, &l->batch, workspace, &message);
       if (status != ATTN_OK) {
         return check_fail(env, "attn_plan_schedule refused a valid call: %s: %s", attn_status_name(status),
@@ -143,13 +158,13 @@ int check_call(check_env *env, check_arena *arena, const check_case *c, check_la
   attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
   options.backend = env->backends[env->backend];
   options.num_splits = l->num_splits;
-  options.own_workspace = c->index % 7 == 3; /* else given, so that it can end at a guard page */
+  options.own_workspace = workspace_of(c) == WORKSPACE_OWN;
   attn_plan *plan = NULL;
   attn_status status = attn_plan_create(context, &l->problem, &l->limits, &options, &plan, &message);
   if (status != ATTN_OK) {
     return check_fail(env, "attn_plan_create refused a valid problem: %s: %s", attn_status_name(status), message.text);
   }
-  int passed = run_plan(env, arena, c, l, plan, options.own_workspace, twice, result);
+  int passed = run_plan(env, arena, c, l, plan, twice, result);
   attn_plan_destroy(plan);
   return passed;
 }

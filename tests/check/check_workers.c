@@ -24,8 +24,9 @@ static void note_failure(check_shared *shared, uint64_t index) {
 }
 
 void check_repeat_line(const check_settings *s, uint64_t index, char *line, size_t bytes) {
-  snprintf(line, bytes, "attn check --backend %s --seed %llu --case %llu%s%s", s->backend, (unsigned long long)s->seed,
-           (unsigned long long)index, s->fault != NULL ? " --fault " : "", s->fault != NULL ? s->fault : "");
+  snprintf(line, bytes, "attn check --backend %s --seed %llu --case %llu%s%s%s", s->backend,
+           (unsigned long long)s->seed, (unsigned long long)index, s->own_executor ? " --executor own" : "",
+           s->fault != NULL ? " --fault " : "", s->fault != NULL ? s->fault : "");
 }
 
 /* One line: what differed and the command that repeats it. */
