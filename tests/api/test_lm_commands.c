@@ -16,154 +16,11 @@
 #include <sys/stat.h>
 
 #include "command_fixture.h"
-#include "gguf.h"
-
-#define TOKENS 99 /* '!' to '~', space, newline, "ab", two control tokens */
-#define LAYERS 2
-#define WIDTH 32
-#define HIDDEN 48
-#define KV_WIDTH 16
-#define PLAIN                                                                                                          \
-  "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe "    \
-  "kind<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "    \
-  "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-#define OTHER                                                                                                          \
-  "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] | trim + "              \
-  "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+#include "tiny_model.h"
 
 static fixture fix;
 static char model[300];
 static char other_model[300];
-
-/* ---- The model's file ----------------------------------------------------------------------------------------- */
-
-typedef struct tensor_text {
-  const char *name;
-  uint64_t columns;
-  uint64_t rows; /* 0: a vector */
-} tensor_text;
-
-static const tensor_text whole[] = {{"token_embd.weight", WIDTH, TOKENS}, {"output_norm.weight", WIDTH, 0}};
-static const tensor_text parts[] = {
-    {"attn_norm.weight", WIDTH, 0},     {"ffn_norm.weight", WIDTH, 0},      {"attn_q.weight", WIDTH, WIDTH},
-    {"attn_k.weight", WIDTH, KV_WIDTH}, {"attn_v.weight", WIDTH, KV_WIDTH}, {"attn_output.weight", WIDTH, WIDTH},
-    {"ffn_gate.weight", WIDTH, HIDDEN}, {"ffn_up.weight", WIDTH, HIDDEN},   {"ffn_down.weight", HIDDEN, WIDTH},
-};
-
-#define PART_COUNT (sizeof parts / sizeof parts[0])
-
-static void put(FILE *file, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; i++) {
-    (void)fputc((int)(value >> (8 * i) & 255), file);
-  }
-}
-
-static void put_text(FILE *file, const char *text) {
-  put(file, strlen(text), 8);
-  (void)fputs(text, file);
-}
-
-static void put_text_key(FILE *file, const char *key, const char *text) {
-  put_text(file, key);
-  put(file, GGUF_STRING, 4);
-  put_text(file, text);
-}
-
-static void put_count_key(FILE *file, const char *key, uint32_t value) {
-  put_text(file, key);
-  put(file, GGUF_UINT32, 4);
-  put(file, value, 4);
-}
-
-static void put_array_key(FILE *file, const char *key, gguf_kind kind, uint64_t count) {
-  put_text(file, key);
-  put(file, GGUF_ARRAY, 4);
-  put(file, kind, 4);
-  put(file, count, 8);
-}
-
-static void put_vocabulary(FILE *file, const char *chat_template) {
-  put_text_key(file, "tokenizer.ggml.model", "gpt2");
-  put_text_key(file, "tokenizer.ggml.pre", "smollm");
-  put_array_key(file, "tokenizer.ggml.tokens", GGUF_STRING, TOKENS);
-  for (char c = '!'; c <= '~'; c++) {
-    const char text[2] = {c, '\0'};
-    put_text(file, text);
-  }
-  put_text(file, "\xc4\xa0");
-  put_text(file, "\xc4\x8a");
-  put_text(file, "ab");
-  put_text(file, "<|im_start|>");
-  put_text(file, "<|im_end|>");
-  put_array_key(file, "tokenizer.ggml.token_type", GGUF_INT32, TOKENS);
-  for (int i = 0; i < TOKENS; i++) {
-    put(file, i < TOKENS - 2 ? 1 : 3, 4);
-  }
-  put_array_key(file, "tokenizer.ggml.merges", GGUF_STRING, 1);
-  put_text(file, "a b");
-  put_count_key(file, "tokenizer.ggml.bos_token_id", TOKENS - 2);
-  put_count_key(file, "tokenizer.ggml.eos_token_id", TOKENS - 1);
-  put_text_key(file, "tokenizer.chat_template", chat_template);
-}
-
-static uint64_t put_tensor(FILE *file, const char *name, const tensor_text *t, uint64_t offset) {
-  put_text(file, name);
-  put(file, t->rows > 0 ? 2 : 1, 4);
-  put(file, t->columns, 8);
-  if (t->rows > 0) {
-    put(file, t->rows, 8);
-  }
-  put(file, 0, 4);
-  put(file, offset, 8);
-  const uint64_t bytes = 4 * t->columns * (t->rows > 0 ? t->rows : 1);
-  return offset + (bytes + 31) / 32 * 32;
-}
-
-static uint64_t put_tensors(FILE *file) {
-  uint64_t offset = 0;
-  for (size_t i = 0; i < 2; i++) {
-    offset = put_tensor(file, whole[i].name, &whole[i], offset);
-  }
-  for (size_t i = 0; i < LAYERS * PART_COUNT; i++) {
-    char name[64];
-    const tensor_text *part = &parts[i % PART_COUNT];
-    (void)snprintf(name, sizeof name, "blk.%d.%s", (int)(i / PART_COUNT), part->name);
-    offset = put_tensor(file, name, part, offset);
-  }
-  return offset;
-}
-
-static void write_model(const char *path, const char *chat_template) {
-  FILE *file = fopen(path, "wb");
-  assert_non_null(file);
-  (void)fputs("GGUF", file);
-  put(file, 3, 4);
-  put(file, 2 + LAYERS * PART_COUNT, 8);
-  put(file, 17, 8);
-  put_text_key(file, "general.architecture", "llama");
-  put_count_key(file, "llama.block_count", LAYERS);
-  put_count_key(file, "llama.context_length", 1200);
-  put_count_key(file, "llama.embedding_length", WIDTH);
-  put_count_key(file, "llama.feed_forward_length", HIDDEN);
-  put_count_key(file, "llama.attention.head_count", 4);
-  put_count_key(file, "llama.attention.head_count_kv", 2);
-  put_count_key(file, "llama.rope.dimension_count", 8);
-  put_count_key(file, "llama.vocab_size", TOKENS);
-  put_vocabulary(file, chat_template);
-  const uint64_t bytes = put_tensors(file);
-  while (ftell(file) % 32 != 0) {
-    put(file, 0, 1);
-  }
-  uint64_t seed = 5;
-  for (uint64_t i = 0; i < bytes / 4; i++) {
-    seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    const float value = (float)((double)(seed >> 40) / 16777216.0 - 0.5) * 1.5f;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    put(file, bits, 4);
-  }
-  assert_int_equal(fclose(file), 0);
-}
 
 /* ---- Running -------------------------------------------------------------------------------------------------- */
 
@@ -556,8 +413,8 @@ static int set_up(void **state) {
   }
   fixture_path(&fix, "model.gguf", model, sizeof model);
   fixture_path(&fix, "other.gguf", other_model, sizeof other_model);
-  write_model(model, PLAIN);
-  write_model(other_model, OTHER);
+  tiny_model_write(model, TINY_PLAIN);
+  tiny_model_write(other_model, TINY_OTHER);
   return 0;
 }
 
