@@ -15,6 +15,10 @@ parts=(
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
   "fuzz: each fuzz target with libFuzzer for FUZZ_SECONDS (600), two at a time; says so where no clang has it"
   "debian: the Debian packages built in a clean root, installed and used in an empty one; wants mmdebstrap"
+  "pool: 1000000 random operations on the block manager under ASan, checked after each, and its speed on one core"
+  "tsan: every backend under ThreadSanitizer, 2000 cases in the checker's own threads, and the tests of threads"
+  "valgrind: every backend under memcheck, 500 cases in the checker's own threads, and the examples"
+  "sigill: the release build on emulated x86-64 processors without AVX and without AVX-512"
   "aarch64: the preset cross-aarch64, its examples and 1000 cases under qemu-aarch64"
 )
 
@@ -65,6 +69,39 @@ part_fuzz() {
 
 part_debian() {
   tests/install/check-debian.sh
+}
+
+part_pool() {
+  scripts/build.sh dev test_pool_model
+  ATTN_POOL_OPERATIONS=1000000 build/dev/tests/test_pool_model
+  scripts/build.sh release test_speed_pool
+  build/release/tests/test_speed_pool
+}
+
+part_tsan() {
+  local tests=(test_threads test_workspace_manager test_context) test
+  cmake --preset tsan -DATTN_BUILD_TESTS=ON --log-level=WARNING >/dev/null
+  cmake --build build/tsan --target attn_cli "${tests[@]}"
+  for test in "${tests[@]}"; do
+    TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/"$test"
+  done
+  TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/attn check --backend all --cases 2000 --seed 7 --executor own
+}
+
+# No suppressions. A release build with line numbers; the level is capped below what valgrind does not know.
+part_valgrind() {
+  local example memcheck=(valgrind -q --error-exitcode=9 --exit-on-first-error=yes --leak-check=full)
+  command -v valgrind >/dev/null || fail "valgrind is not installed (Debian's package: valgrind)"
+  CFLAGS=-g cmake --preset release -B build/valgrind -DATTN_BUILD_TESTS=OFF --log-level=WARNING >/dev/null
+  cmake --build build/valgrind
+  for example in build/valgrind/examples/0*; do
+    ATTN_CPU=avx2 "${memcheck[@]}" "$example" >/dev/null || fail "$example: exit $?"
+  done
+  ATTN_CPU=avx2 "${memcheck[@]}" build/valgrind/bin/attn check --backend all --cases 500 --seed 7 --executor own
+}
+
+part_sigill() {
+  scripts/check-sigill.sh
 }
 
 part_aarch64() {
