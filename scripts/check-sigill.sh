@@ -29,7 +29,7 @@ instruction avx512 'vpxorq %zmm0, %zmm0, %zmm0'
 # lacks CPU NAME: that instruction is illegal there.
 lacks() {
   local status=0
-  "$qemu" -cpu "$1" "$work/$2" >/dev/null 2>&1 || status=$?
+  { "$qemu" -cpu "$1" "$work/$2" || status=$?; } >/dev/null 2>&1
   [ "$status" = 132 ] || fail "the emulated ${1%%,*} executes $2 (exit $status), so that nothing can be shown"
 }
 
@@ -40,7 +40,11 @@ answer() {
     --compute float32 --json | grep -o '"continuation":[^]]*]'
 }
 
-scripts/build.sh release
+examples=()
+for example in examples/0*.c; do
+  examples+=("example_$(basename "$example" .c)")
+done
+scripts/build.sh release attn_cli attn_lm "${examples[@]}"
 native=$(answer)
 
 # on CPU LEVELS: everything runs there, at one of the levels.
