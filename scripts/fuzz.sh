@@ -56,6 +56,7 @@ grow_target() {
     -use_counters=$counters >"$root/logs/$target-merge" 2>&1
   find "tests/fuzz/corpus/$target" -type f ! -name 'kept-*' -delete
   cp "$grown"/* "tests/fuzz/corpus/$target"
+  find "$root/seeds/$target" -type f -name 'kept-*' -exec cp {} "tests/fuzz/corpus/$target" ';'
   echo "fuzz $target: now a corpus of $(find "$grown" -type f | wc -l) inputs, $(du -bs "$grown" | cut -f 1) bytes"
 }
 

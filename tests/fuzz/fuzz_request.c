@@ -79,7 +79,21 @@ static int64_t claimed(const request *r) {
   return total;
 }
 
+/* What a few bytes claim and the call has to refuse, before it takes the memory: rows of a pool without blocks, parts
+   without elements whose lse is another one. */
+static int is_refused(const request *r) {
+  const st_tensor *k = r->tensor[TENSOR_K_CACHE];
+  const st_tensor *pool = k != NULL ? k : r->tensor[TENSOR_V_CACHE];
+  if (r->op->op == OP_CACHE_GATHER) {
+    return r->key[KEY_CHECKED].integer != 0 && pool->shape[0] == 0 && claimed(r) > 0;
+  }
+  return r->op->op == OP_MERGE && r->outs[0]->shape[0] != r->lses[0]->shape[0];
+}
+
 static int is_small(const request *r) {
+  if (is_refused(r)) {
+    return 1;
+  }
   for (int i = 0; i < TENSOR_COUNT; i++) {
     const st_tensor *tensor = r->tensor[i];
     for (int32_t axis = 0; tensor != NULL && axis < tensor->rank; axis++) {

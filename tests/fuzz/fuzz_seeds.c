@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_seeds.c: the well-formed inputs that the corpora were grown from: fuzz_seeds NAME FOLDER writes those of one
  * target into an existing folder. Request files have every operation and feature; the GGUF files every kind of value,
- * every tensor type, a tokenizer, tiny models; the others are streams of random choices.
+ * every tensor type, a tokenizer, tiny models; the others are streams of random choices. Those named kept-* are wrong in
+ * one way each and stay in the corpus whatever else reaches the same code.
  */
 #define _XOPEN_SOURCE 700
 #include <stdarg.h>
@@ -72,11 +73,47 @@ static const request_seed requests[] = {
     {"fp8_out", CACHED, "out_dtype=fp8_e4m3 output_scale:F32[1]=0.5"},
     {"fp8_blocks", CACHED, "out_dtype=fp8_e4m3 output_block=64"},
     {"fp8_cache", CACHED, "k_cache:F8_E4M3[4,2,1,2] v_cache:F8_E5M2[4,2,1,2] k_scale:F32[1]=0.5 v_scale:F32[1]=2"},
+    {"write_fp8", WRITE, "k_cache:F8_E4M3[2,2,1,2] v_cache:F8_E5M2[2,2,1,1] k_scale:F32[1]=0.5 v_scale:F32[1]=2"},
+    {"write_int8", WRITE, "cache_format=int8_per_token_head k_cache:U8[2,2,1,8] v_cache:U8[2,2,1,8]"},
+    {"write_int4", WRITE,
+     "cache_format=int4_per_token_head+separate_scales k_cache:U8[2,2,1,1] v_cache:U8[2,2,1,1] k_scale:F32[2,2,1] "
+     "v_scale:F32[2,2,1]"},
+    {"gather_fp8", GATHER, "k_cache:F8_E5M2[3,2,1,2] v_cache:F8_E4M3[3,2,1,1] v_scale:F32[1]=0.5"},
+    {"gather_fp8_rows", GATHER,
+     "cache_format=fp8_per_token_head k_cache:U8[3,2,1,8] v_cache:U8[3,2,1,8] head_size=2 v_head_size=1"},
+    {"gather_int4", GATHER,
+     "cache_format=int4_per_token_head k_cache:U8[3,2,1,8] v_cache:U8[3,2,1,8] head_size=3 v_head_size=1"},
     {"int8_cache", CACHED,
      "cache_format=int8_per_token_head k_cache:U8[4,2,1,8] v_cache:U8[4,2,1,8] head_size=2 v_head_size=3"},
+    {"kept-table", CACHED, "block_table:I32[2,2]=1,4,3,0"},
+    {"kept-table-masked", CACHED, "block_table:I32[2,2]=1,2,-7,0 window_left=1"},
+    {"kept-length", CACHED, "seq_lens:I32[2]=3,5"},
+    {"kept-length-least", CACHED, "seq_lens:I32[2]=-1,3"},
+    {"kept-starts", CACHED, "query_start_loc:I32[3]=0,3,1"},
+    {"kept-slot", WRITTEN, "slot_mapping:I64[3]=4,6,8"},
+    {"kept-slot-twice", WRITTEN, "slot_mapping:I64[3]=4,6,4"},
+    {"kept-slots", WRITTEN, "slot_mapping:I64[4]=4,5,6,7"},
+    {"kept-range", CACHED, "prefix_ranges:I32[2,1,2]=0,2,3,1"},
+    {"kept-keys", CROSS, "kv_start_loc:I32[3]=0,2,6"},
+    {"kept-gather-start", GATHER, "seq_starts:I32[2]=4,0"},
+    {"kept-gather-pool", GATHER, "!v_cache k_cache:BF16[0,536870912,1,2] seq_lens:I32[2]=500000000,2"},
+    {"kept-merge-empty", MERGE, "out_0:F32[16384,32768,0] out_1:F32[16384,32768,0]"},
     {"latent", "op=mla_mqa kv_lora_rank=4 qk_rope_head_dim=2 scale=0.3",
      "q:F32[2,2,6] kv_cache:F32[3,2,6] block_table:I32[1,2]=1,2 query_start_loc:I32[2]=0,2 seq_lens:I32[1]=3"},
 };
+
+/* A file of this header and so many bytes of data. */
+static int save_header(const char *name, const char *header, size_t data) {
+  unsigned char file[1024] = {0};
+  size_t length = strlen(header);
+  file[0] = (unsigned char)(length & 0xFF);
+  file[1] = (unsigned char)(length >> 8);
+  memcpy(file + 8, header, length);
+  for (size_t i = 0; i < data; ++i) {
+    file[8 + length + i] = (unsigned char)(17 * i + 3);
+  }
+  return save_bytes(name, file, 8 + length + data);
+}
 
 static int save_requests(void) {
   for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); ++i) {
@@ -87,7 +124,56 @@ static int save_requests(void) {
     }
     free(made);
   }
-  return 1;
+  return save_header("kept-escape", "{\"__metadata__\":{\"op\":\"attention\",\"\\u001b[2J\\n\":\"1\"}}", 0);
+}
+
+/* Files that lie in one way each. */
+static int save_wrong_files(void) {
+  static const struct {
+    const char *name;
+    const char *header;
+    size_t data;
+  } files[] = {
+      {"kept-hole",
+       "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+       "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}",
+       4},
+      {"kept-overlap",
+       "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+       "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+       4},
+      {"kept-beyond", "{\"a\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]}}", 4},
+      {"kept-surplus", "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", 4},
+      {"kept-shape", "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4},
+      {"kept-overflow", "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0},
+      {"kept-huge-and-empty",
+       "{\"a\":{\"dtype\":\"F32\",\"shape\":[9007199254740992,9007199254740992,0],"
+       "\"data_offsets\":[0,0]}}",
+       0},
+      {"kept-twice",
+       "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
+       "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+       0},
+      {"kept-key-twice", "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0},
+      {"kept-metadata-twice", "{\"__metadata__\":{},\"__metadata__\":{}}", 0},
+      {"kept-nul", "{\"__metadata__\":{\"a\\u0000b\":\"1\"}}", 0},
+      {"kept-control", "{\"__metadata__\":{\"a\001b\":\"1\"}}", 0},
+      {"kept-utf8", "{\"__metadata__\":{\"a\xC3\":\"\xED\xA0\x80\"}}", 0},
+      {"kept-numbers", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1e400],\"data_offsets\":[0,-1]}}", 0},
+      {"kept-fraction", "{\"a\":{\"dtype\":\"U8\",\"shape\":[0.5],\"data_offsets\":[0,1]}}", 1},
+      {"kept-nine-axes", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1},
+      {"kept-type", "{\"a\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8},
+      {"kept-after", "{} x", 0},
+      {"kept-nested", "{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", 0},
+  };
+  static const char length[] = "\3\0\0\0\0\0\0\0{}"; /* one byte more than there is */
+  static const char claims[] = "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}";
+  for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); ++i) {
+    if (!save_header(files[i].name, files[i].header, files[i].data)) {
+      return 0;
+    }
+  }
+  return save_bytes("kept-length", length, sizeof(length) - 1) && save_bytes("kept-claims", claims, sizeof(claims) - 1);
 }
 
 /* Files that are no requests: every type, any names, more axes, empty tensors, escapes. */
@@ -99,15 +185,9 @@ static int save_files(void) {
       "\"odd\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[16,19]},"
       "\"e4\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[19,20]},"
       "\"last\":{\"dtype\":\"I32\",\"shape\":[1,1],\"data_offsets\":[20,24]}}  ";
-  unsigned char file[8 + sizeof(header) - 1 + 24] = {0};
-  file[0] = (unsigned char)((sizeof(header) - 1) & 0xFF);
-  file[1] = (unsigned char)((sizeof(header) - 1) >> 8);
-  memcpy(file + 8, header, sizeof(header) - 1);
-  for (size_t i = 0; i < 24; ++i) {
-    file[sizeof(file) - 24 + i] = (unsigned char)(17 * i + 3);
-  }
   static const char bare[] = "\2\0\0\0\0\0\0\0{}";
-  return save_bytes("names", file, sizeof(file)) && save_bytes("bare", bare, sizeof(bare) - 1) && save_requests();
+  return save_header("names", header, 24) && save_bytes("bare", bare, sizeof(bare) - 1) && save_wrong_files() &&
+         save_requests();
 }
 
 /* ---- GGUF -------------------------------------------------------------------------------------------------------- */
@@ -129,6 +209,42 @@ static void put_words(gguf_writer *w, const char *key, const char *const *words,
 static void put_string(gguf_writer *w, const char *key, const char *text) {
   gguf_put_key(w, key, GGUF_STRING);
   gguf_put_text(w, text);
+}
+
+/* The file, and what is left of it after the last byte or more are lost. */
+static int save_gguf_file(const char *name, const gguf_writer *w) {
+  static const size_t lost[] = {1, 40, 200};
+  int saved = save_bytes(name, w->bytes, w->count);
+  for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); ++i) {
+    char cut[64];
+    snprintf(cut, sizeof(cut), "kept-%.20s-without-%u", name, (unsigned)lost[i]);
+    saved = saved && save_bytes(cut, w->bytes, w->count - lost[i]);
+  }
+  return saved;
+}
+
+/* Tensors that share their bytes, a name that is there twice, a block's half. */
+static int save_wrong_tensors(void) {
+  static const struct {
+    const char *name;
+    const char *second;
+    uint64_t elements;
+    uint64_t offset;
+    uint32_t type;
+  } files[] = {{"kept-shared", "b", 32, 32, 8},     {"kept-twice", "a", 32, 64, 8},
+               {"kept-half-block", "b", 48, 64, 8}, {"kept-unaligned", "b", 32, 8, 0},
+               {"kept-type", "b", 256, 64, 13},     {"kept-huge", "b", 1ull << 62, 64, 0}};
+  static gguf_writer w;
+  for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); ++i) {
+    gguf_put_head(&w, 3, 2, 0);
+    gguf_put_tensor(&w, "a", 1, 32, 1, 8, 0);
+    gguf_put_tensor(&w, files[i].second, 1, files[i].elements, 1, files[i].type, files[i].offset);
+    gguf_put_data(&w, 512);
+    if (!save_bytes(files[i].name, w.bytes, w.count)) {
+      return 0;
+    }
+  }
+  return 1;
 }
 
 /* Every kind of value and every type of tensor. */
@@ -167,7 +283,7 @@ static int save_kinds(void) {
     offset += (types[i].bytes + 31) / 32 * 32;
   }
   gguf_put_data(&w, offset);
-  return save_bytes("kinds", w.bytes, w.count);
+  return save_gguf_file("kinds", &w);
 }
 
 enum { WIDTH = 4, HIDDEN = 4 };
@@ -212,7 +328,7 @@ static int save_tokenizer(void) {
   static gguf_writer w;
   gguf_put_head(&w, 2, 0, 9);
   put_tokenizer(&w);
-  return save_bytes("tokenizer", w.bytes, w.count);
+  return save_gguf_file("tokenizer", &w);
 }
 
 /* A model of one layer; `type` 0 or 1 is that of the matrices. */
@@ -238,11 +354,12 @@ static int save_model(const char *name, uint32_t type) {
     offset += (elements * (own == 0 ? 4 : 2) + 31) / 32 * 32;
   }
   gguf_put_data(&w, offset);
-  return save_bytes(name, w.bytes, w.count);
+  return save_gguf_file(name, &w);
 }
 
 static int save_gguf(void) {
-  return save_kinds() && save_tokenizer() && save_model("model_f32", 0) && save_model("model_f16", 1);
+  return save_wrong_tensors() && save_kinds() && save_tokenizer() && save_model("model_f32", 0) &&
+         save_model("model_f16", 1);
 }
 
 /* ---- Choices ----------------------------------------------------------------------------------------------------- */
