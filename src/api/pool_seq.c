@@ -138,9 +138,9 @@ static void keep_tokens(attn_pool *pool, int32_t seq, int32_t count, const int32
   }
 }
 
-/* The sequence's row in one group, for its new length. */
-static void grow(attn_pool *pool, int32_t seq, const attn_pool_lane *lane, int64_t new_len, attn_pool_copies *copies) {
-  int32_t shared = new_len > pool->lens[seq] ? shared_tail(pool, seq, lane) : ATTN_NULL_BLOCK;
+/* The sequence's row in one group, for its new length; `shared` is the block to be copied, or the null block. */
+static void grow(attn_pool *pool, int32_t seq, const attn_pool_lane *lane, int64_t new_len, int32_t shared,
+                 attn_pool_copies *copies) {
   if (shared != ATTN_NULL_BLOCK) {
     copy_tail(pool, seq, lane, shared, copies);
   }
@@ -164,11 +164,14 @@ static attn_status append(attn_pool *pool, int32_t seq, int32_t count, const int
   ATTN_TRY(check_capacity(pool, seq, new_len, message));
   int64_t wanted = 0;
   int32_t copied = 0;
+  /* Looked up once: where the caller released a reference that was the sequence's, what one group takes may be the tail
+     of another. */
+  int32_t shared[ATTN_MAX_GROUPS];
   for (int32_t g = 0; g < pool->num_groups; g++) {
     const attn_pool_lane *lane = &pool->lanes[g];
-    int32_t shared = count > 0 ? shared_tail(pool, seq, lane) : ATTN_NULL_BLOCK;
-    if (shared != ATTN_NULL_BLOCK) {
-      ATTN_TRY(check_copy(seq, shared, copied, copies, message));
+    shared[g] = count > 0 ? shared_tail(pool, seq, lane) : ATTN_NULL_BLOCK;
+    if (shared[g] != ATTN_NULL_BLOCK) {
+      ATTN_TRY(check_copy(seq, shared[g], copied, copies, message));
       copied++;
     }
     wanted += attn_ceil_div(new_len, lane->block_size) - attn_pool_held(pool, seq, lane);
@@ -176,7 +179,7 @@ static attn_status append(attn_pool *pool, int32_t seq, int32_t count, const int
   ATTN_TRY(attn_pool_check_free(pool, wanted + copied, message));
   for (int32_t g = 0; g < pool->num_groups; g++) {
     const attn_pool_lane *lane = &pool->lanes[g];
-    grow(pool, seq, lane, new_len, copies);
+    grow(pool, seq, lane, new_len, shared[g], copies);
     write_slots(lane, attn_pool_row(pool, seq, lane), old_len, count, slot_mapping + g * group_stride);
   }
   if (tokens != NULL && pool->known[seq] == old_len) {

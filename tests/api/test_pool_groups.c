@@ -382,6 +382,22 @@ static void test_check_finds(void **state) {
   close_pool(pool);
 }
 
+/* A caller who drops a reference that is a sequence's breaks the books, and nothing else: here one group takes the block
+   that is the last of another group's row. */
+static void test_foreign_release(void **state) {
+  (void)state;
+  attn_pool *pool = make_pool(9, 0);
+  int64_t slots[2][12];
+  EXPECT_OK(attn_pool_append_groups(pool, 0, 5, NULL, slots[0], 12, NULL, &why));
+  expect_row(pool, 1, 0, 3, (const int32_t[]){3, 4, 5});
+  EXPECT_OK(attn_pool_release(pool, 5, &why));
+  EXPECT_OK(attn_pool_append_groups(pool, 0, 4, NULL, slots[0], 12, NULL, &why));
+  expect_row(pool, 0, 0, 5, (const int32_t[]){2, 3, 4, 5, 10});
+  EXPECT_STATUS(attn_pool_check(pool, &why), ATTN_E_INTERNAL, "block 5");
+  EXPECT_OK(attn_pool_free_seq(pool, 0, &why));
+  close_pool(pool);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_window_moves),
@@ -392,6 +408,7 @@ int main(void) {
       cmocka_unit_test(test_create_refusals),
       cmocka_unit_test(test_call_refusals),
       cmocka_unit_test(test_check_finds),
+      cmocka_unit_test(test_foreign_release),
   };
   return cmocka_run_group_tests_name("pool_groups", tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static int save_wrong_files(void) {
       {"kept-after", "{} x", 0},
       {"kept-nested", "{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", 0},
   };
-  static const char length[] = "\3\0\0\0\0\0\0\0{}"; /* one byte more than there is */
+  static const char length[] = "\12\0\0\0\0\0\0\0{}"; /* the length field counted with the rest */
   static const char claims[] = "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}";
   for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); ++i) {
     if (!save_header(files[i].name, files[i].header, files[i].data)) {
