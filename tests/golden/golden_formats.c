@@ -421,8 +421,8 @@ static int narrow(attn_dtype type, uint32_t bits, uint32_t *narrowed) {
   return (bits & 0x1FFF) == 0 && exponent > 112 && exponent < 143;
 }
 
-/* Every value that the source type holds as one row of a static format, or behind 448 as a row of a per-token one, whose
-   scale is then 1. */
+/* Every value that the source type holds as one row of a static format, or behind 448 as a row of a per-token one,
+   whose scale is then 1. */
 static int try_fp8(const char *backend, attn_format format, attn_dtype source, const fp8_list *list, int which) {
   static uint32_t row[FP8_VALUES + 1];
   static unsigned char wanted[FP8_VALUES + 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* golden_rows.h: the source rows of formats/make_rows.py, made again by integers alone, and the two hashes of its files.
+/* golden_rows.h: the source rows of formats/make_rows.py, made again by integers alone, and the hashes of its files.
    formats/README.md says what each kind of row is for; the two sides are compared by the hash of the rows' bits. */
 #ifndef ATTN_GOLDEN_ROWS_H
 #define ATTN_GOLDEN_ROWS_H

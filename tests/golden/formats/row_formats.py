@@ -238,7 +238,7 @@ def decode_int4_rotated(codes, bits, size, kind):
 
 
 def decode_int4(codes, bits, size, exact):
-    """Rows behind the inverse rotation. exact: sums in float64, which holds them whole, then one rounding. Zeros are +0."""
+    """Rows behind the inverse rotation. exact: sums in float64, which holds them whole, one rounding. Zeros: +0."""
     y = unrotate(decode_int4_rotated(codes, bits, size, np.float64 if exact else F32))
     with np.errstate(over="ignore"):
         return y.astype(F32) + F32(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each cache format does to a language model: perplexity, divergence and best tokens, simulated by numpy in float32.
+"""What each cache format does to a language model: perplexity, divergence, best tokens, by numpy in float32.
 
     python simulate_perplexity.py MODEL.gguf IDS [-o ANSWER.json] [--windows N] [--formats K[,V] ...] [--kv-scales auto]
 
@@ -158,8 +158,8 @@ class Score:
     def answer(self, cache, model):
         return {"format": cache.name, "kv_scales": "auto" if cache.auto else "1",
                 "bytes_per_token": cache.bytes_per_token(model),
-                "perplexity": round(math.exp(self.surprise / self.count), 6), "kl": float(f"{self.kl / self.count:.6g}"),
-                "agree": self.agree}
+                "perplexity": round(math.exp(self.surprise / self.count), 6),
+                "kl": float(f"{self.kl / self.count:.6g}"), "agree": self.agree}
 
 
 def read_ids(path):
