@@ -67,6 +67,22 @@
   X(ATTN_FAULT_FP16_SUBNORMAL, "fp16_subnormal", "float16 subnormals of K and V are read as 0")                        \
   X(ATTN_FAULT_OUT_BEYOND, "out_beyond", "the out row after the batch's last token is zeroed where out has one")       \
   X(ATTN_FAULT_INVARIANCE, "invariance", "batch_invariant: the first cut moves by the number of sequences")            \
+  /* Quantised caches. */                                                                                              \
+  X(ATTN_FAULT_CODE_NAN, "code_nan", "e4m3 code 7F decodes to 480")                                                    \
+  X(ATTN_FAULT_CODE_SUBNORMAL, "code_subnormal", "e4m3 codes below 2^-6 decode to 0")                                  \
+  X(ATTN_FAULT_CODE_E5M2, "code_e5m2", "e5m2 codes are read as e4m3")                                                  \
+  X(ATTN_FAULT_CODE_NIBBLES, "code_nibbles", "the two elements of an int4 byte are exchanged")                         \
+  X(ATTN_FAULT_CODE_ZERO_POINT, "code_zero_point", "the zero point of int4 is dropped")                                \
+  X(ATTN_FAULT_SCALE_HEAD, "scale_head", "a row's scale is that of KV head 0")                                         \
+  X(ATTN_FAULT_SCALE_SLOT, "scale_slot", "a row's scale is that of its block's first position")                        \
+  X(ATTN_FAULT_SCALE_K_ON_V, "scale_k_on_v", "V is multiplied by K's scale where both have one")                       \
+  X(ATTN_FAULT_SCALE_UNALIGNED, "scale_unaligned",                                                                     \
+    "an inline scale is read right behind the codes, not at the next multiple of 4")                                   \
+  X(ATTN_FAULT_SIGN_RESTART, "sign_restart", "int4: the sign index of a query begins anew in every block")             \
+  X(ATTN_FAULT_BLOCK_DIVISOR, "block_divisor", "int4: every block of a query is divided by the size of the largest")   \
+  X(ATTN_FAULT_BLOCK_FACTOR, "block_factor", "int4: the factor of a query's smaller blocks is left out")               \
+  X(ATTN_FAULT_ROTATION_OUT, "rotation_out", "int4: the output is un-rotated without the signs")                       \
+  X(ATTN_FAULT_Q_SCALE, "q_scale", "the scale of an fp8 query is ignored")                                             \
   /* Addresses and lists. */                                                                                           \
   X(ATTN_FAULT_OFFSET_32, "offset_32", "the byte offset of a block (id * stride) is cut to 32 unsigned bits")          \
   X(ATTN_FAULT_BLOCK_NEIGHBOUR, "block_neighbour", "the last block's id comes from the column before it, if any")      \

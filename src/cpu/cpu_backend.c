@@ -11,24 +11,6 @@
 
 #define PREFERRED_BLOCK_SIZE 64 /* one key tile: a tile is then one run of consecutive rows */
 
-/* Rows of codes have no kernels here yet. */
-static int refuse_codes(const attn_problem *problem, char reason[ATTN_REASON_BYTES]) {
-  const char *accepted = "float32, float16, bfloat16";
-  if (problem->q_dtype == ATTN_DTYPE_FP8_E4M3) {
-    (void)snprintf(reason, ATTN_REASON_BYTES, "q_dtype: fp8_e4m3, accepted: %s", accepted);
-    return 1;
-  }
-  for (int is_v = 0; is_v < 2 && problem->kv_source == ATTN_KV_CACHE; is_v++) {
-    attn_format format = is_v ? problem->v_format : problem->k_format;
-    if (attn_format_of(format)->code != ATTN_CODE_FLOAT) {
-      (void)snprintf(reason, ATTN_REASON_BYTES, "%s: %s, accepted: %s", is_v ? "v_format" : "k_format",
-                     attn_format_name(format), accepted);
-      return 1;
-    }
-  }
-  return 0;
-}
-
 static int supports(const attn_context *context, const attn_problem *problem, const attn_plan_options *options,
                     char reason[ATTN_REASON_BYTES]) {
   (void)context;
@@ -41,7 +23,7 @@ static int supports(const attn_context *context, const attn_problem *problem, co
                    INT32_MAX / 2);
     return 0;
   }
-  return !refuse_codes(problem, reason);
+  return 1;
 }
 
 static attn_status cost(const attn_context *context, const attn_problem *problem, const attn_plan_limits *limits,

@@ -6,6 +6,7 @@
 
 #include "core/fault.h"
 #include "core/load.h"
+#include "core/rotation.h"
 #include "cpu/cpu_tile.h"
 
 /* The sequence whose items hold number `item`: the last one that starts at or before it and is not empty. */
@@ -95,6 +96,18 @@ static void spoil_empty(float *row, int32_t size) {
   }
 }
 
+/* V's rows are stored rotated, and so is their weighted sum. */
+static int has_rotated_values(const attn_cpu_job *job) {
+  return job->view->v.ndim == 0 && job->view->v_rows.facts->rotated;
+}
+
+static void unrotate(float *acc, int32_t size) {
+  attn_rotation_undo(acc, size);
+  for (int32_t i = 0; attn_fault(ATTN_FAULT_ROTATION_OUT) && i < size; i++) {
+    acc[i] = attn_rotation_sign(i) != 0 ? -acc[i] : acc[i];
+  }
+}
+
 static void finish_row(const attn_cpu_job *job, const attn_cpu_tile *tile, int32_t r, float m, float l, float *acc) {
   const attn_view *out = &job->view->out;
   const attn_problem *p = &job->plan->problem;
@@ -122,6 +135,9 @@ static void finish_row(const attn_cpu_job *job, const attn_cpu_tile *tile, int32
     if (attn_fault(ATTN_FAULT_EMPTY_MEAN)) {
       spoil_empty(acc, p->v_head_size);
     }
+  }
+  if (has_rotated_values(job)) {
+    unrotate(acc, p->v_head_size);
   }
   if (out->dtype == ATTN_DTYPE_FP8_E4M3) {
     attn_cpu_store_fp8(job, token, head, acc, divisor);

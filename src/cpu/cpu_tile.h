@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_tile.h: from an item's number to its row tile. */
+/* cpu_tile.h: a row tile's walk over the keys: from an item's number to its row tile, and the rows of K and V that one
+   key tile needs. */
 #ifndef ATTN_CPU_TILE_H
 #define ATTN_CPU_TILE_H
 
@@ -7,5 +8,57 @@
 
 /* The row tile of work item `item` or, when `merge` is 1, of merge item `item` (then piece is 0). */
 attn_cpu_tile attn_cpu_find_tile(const attn_cpu_job *job, int64_t item, int merge);
+
+/* K or V as a walk reads it. */
+typedef struct attn_cpu_rows {
+  const attn_view *direct; /* [tokens, heads, size]; ndim 0 with a cache */
+  const attn_view *cache;  /* [blocks, offset, head, row] */
+  const attn_rows *rows;   /* what a row of the cache is */
+  int quantised;           /* rows are codes, whose scales come apart: attn_cpu_load_tile's `scales` */
+  int32_t size;
+  int32_t padded;
+  int64_t adjacent_bytes; /* of one row, for prefetching; 0: its elements lie apart */
+} attn_cpu_rows;
+
+/* The state of one walk. */
+typedef struct attn_cpu_walk {
+  const attn_cpu_job *job;
+  const attn_cpu_tile *tile;
+  attn_cpu_buffers b;
+  attn_mask mask;
+  int64_t q_len;
+  int64_t first_token; /* batch token of the sequence's first row */
+  int32_t group;
+  attn_cpu_rows k;
+  attn_cpu_rows v;
+} attn_cpu_walk;
+
+/* Token and query head of the tile's row r, the token counted from the sequence's first. */
+static inline int64_t attn_cpu_token_of(const attn_cpu_walk *w, int32_t r) {
+  return (w->tile->first_row + r) / w->group;
+}
+
+static inline int32_t attn_cpu_head_of(const attn_cpu_walk *w, int32_t r) {
+  return w->tile->kv_head * w->group + (int32_t)((w->tile->first_row + r) % w->group);
+}
+
+attn_cpu_rows attn_cpu_rows_of(const attn_view *direct, const attn_view *cache, const attn_rows *rows, int32_t size,
+                               int32_t padded);
+
+/* The block id of a column of the tile's sequence; -1 where the table has no such column. */
+int64_t attn_cpu_block_of(const attn_cpu_walk *w, int64_t column);
+
+/* Rows of the keys begin + j whose bit j of `visible` is set to w->b.kv as fp32, zero rows elsewhere up to `keys`. Of
+   quantised rows the codes' values; their scales go to scales[j], 0 where no row stands (of others nothing is written
+   there). */
+void attn_cpu_load_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t begin, uint64_t visible,
+                        int32_t keys, float scales[ATTN_CPU_KEYS]);
+
+/* Ask for the cache lines of the rows that attn_cpu_load_tile() will read, into the second level: the first one holds
+   the tile at work. Rows of one head lie far apart in a token-major pool, which the hardware does not foresee. */
+void attn_cpu_prefetch_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, attn_interval keys);
+
+/* The rows of q to w->b.q: scaled where they are codes, rotated where K's rows are. */
+void attn_cpu_load_queries(const attn_cpu_walk *w);
 
 #endif

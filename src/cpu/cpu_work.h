@@ -108,6 +108,12 @@ void attn_cpu_finish_rows(const attn_cpu_job *job, const attn_cpu_tile *tile, co
 void attn_cpu_load_rows(const attn_cpu_table *table, attn_dtype dtype, float *dst, const unsigned char *src,
                         int64_t stride, int64_t element_stride, int32_t rows, int32_t size, int32_t padded);
 
+/* Rows of codes to fp32, without their scales (attn_decode_kernel). `element_stride` is the distance of the pool's
+   elements, its bytes. */
+void attn_cpu_decode_rows(const attn_cpu_table *table, attn_code code, float *dst, const unsigned char *src,
+                          int64_t stride, int64_t element_stride, const float *zero_points, int32_t rows, int32_t size,
+                          int32_t padded);
+
 /* One row divided, rounded and stored, elements `element_stride` bytes apart. */
 void attn_cpu_store_row(const attn_cpu_table *table, attn_dtype dtype, unsigned char *dst, int64_t element_stride,
                         const float *src, float divisor, int32_t size);

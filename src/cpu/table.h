@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "attn/backend.h"
+#include "core/format.h"
 #include "cpu/cpu_features.h"
 
 #define ATTN_CPU_PAD 8
@@ -30,6 +31,15 @@ typedef enum attn_cpu_type { ATTN_CPU_F32, ATTN_CPU_F16, ATTN_CPU_BF16, ATTN_CPU
    are adjacent and aligned to their type; rows of dst are `padded` floats apart. Reads no byte beyond the last element. */
 typedef void attn_load_kernel(float *dst, const unsigned char *src, int64_t src_stride, int32_t rows, int32_t size,
                               int32_t padded);
+
+/* dst[r][i] = the value of code i of row r, without its scale, for i < size, 0 for size <= i < padded. Integer codes of 4
+   bits have zero_points[r] taken off; others ignore it. Every code decodes exactly. Strides as in attn_load_kernel;
+   rows may lie at any address. Reads no byte beyond the last code. */
+typedef void attn_decode_kernel(float *dst, const unsigned char *src, int64_t src_stride, const float *zero_points,
+                                int32_t rows, int32_t size, int32_t padded);
+
+/* s_j *= scales_j where bit j of `visible` is set, 0 elsewhere: a key that a row does not see may have any scale. */
+typedef void attn_scale_keys_kernel(float *s, const float *scales, uint64_t visible, int32_t keys);
 
 /* dst[i] = round_to_nearest_even(src[i] / divisor), adjacent elements. NaN stays NaN, overflow becomes infinity. */
 typedef void attn_store_kernel(unsigned char *dst, const float *src, float divisor, int32_t size);
@@ -77,6 +87,8 @@ typedef struct attn_cpu_table {
   attn_fp8_divide_kernel *fp8_divide;
   attn_fp8_multiply_kernel *fp8_multiply;
   attn_absmax_kernel *absmax;
+  attn_decode_kernel *decode[ATTN_CODES]; /* by attn_code; none of ATTN_CODE_FLOAT */
+  attn_scale_keys_kernel *scale_keys;
   attn_qk_kernel *qk;
   attn_pv_kernel *pv;
   attn_softmax_kernel *softmax;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec4.h: four floats, for the generic kernels whose sums and maxima a compiler may not reorder by itself. Vector
+/* vec4.h: four floats, or sixteen bytes on their way to four times four floats, for the generic kernels whose sums and maxima a compiler may not reorder by itself. Vector
    extensions where the compiler has them (gcc, clang: any target), plain C elsewhere; both compute the same bits. */
 #ifndef ATTN_CPU_VEC4_H
 #define ATTN_CPU_VEC4_H
@@ -74,5 +74,71 @@ ATTN_INLINE float vec4_sum(attn_vec4 v) {
   memcpy(lane, &v, sizeof lane);
   return (lane[0] + lane[1]) + (lane[2] + lane[3]);
 }
+
+/* Sixteen bytes: only where the compiler shuffles by constants and a float's low half comes first in memory. */
+#if defined(__GNUC__) && defined(__has_builtin) && defined(__BYTE_ORDER__)
+#if __has_builtin(__builtin_shufflevector) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define ATTN_HAVE_BYTES16 1
+#endif
+#endif
+
+#if ATTN_HAVE_BYTES16
+typedef uint8_t attn_bytes16 __attribute__((vector_size(16)));
+typedef uint16_t attn_halves8 __attribute__((vector_size(16)));
+
+ATTN_INLINE attn_bytes16 bytes16_load(const unsigned char *p) {
+  attn_bytes16 v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+/* a0 b0 a1 b1 ...: the first (half 0) or last (half 1) eight of both. */
+ATTN_INLINE attn_bytes16 bytes16_zip(attn_bytes16 a, attn_bytes16 b, int half) {
+  return half == 0 ? __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+                   : __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
+/* Eight of the bytes as the lower, or the upper, bytes of words of 16 bits. */
+ATTN_INLINE attn_halves8 bytes16_as_lower(attn_bytes16 a, int half) {
+  const attn_bytes16 zero = {0};
+  return (attn_halves8)bytes16_zip(a, zero, half);
+}
+ATTN_INLINE attn_halves8 bytes16_as_upper(attn_bytes16 a, int half) {
+  const attn_bytes16 zero = {0};
+  return (attn_halves8)bytes16_zip(zero, a, half);
+}
+
+/* Each byte without its highest bit, less `least` (modulo 256). */
+ATTN_INLINE attn_bytes16 bytes16_magnitudes_from(attn_bytes16 a, uint8_t least) {
+  return (a & 0x7F) - least;
+}
+
+ATTN_INLINE int bytes16_any_above(attn_bytes16 a, attn_bytes16 b, uint8_t most) {
+  typedef uint64_t words2 __attribute__((vector_size(16)));
+  words2 above = (words2)((a > most) | (b > most));
+  return (above[0] | above[1]) != 0;
+}
+
+ATTN_INLINE attn_halves8 halves8_shift_signed(attn_halves8 a, int shift) {
+  typedef int16_t signed8 __attribute__((vector_size(16)));
+  return (attn_halves8)((signed8)a >> shift);
+}
+
+/* Words of 16 bits between each other, the first (quarter 0) or last (quarter 1) four of both, as floats. */
+ATTN_INLINE attn_vec4 halves8_zip(attn_halves8 lower, attn_halves8 upper, int quarter) {
+  return (attn_vec4)(quarter == 0 ? __builtin_shufflevector(lower, upper, 0, 8, 1, 9, 2, 10, 3, 11)
+                                  : __builtin_shufflevector(lower, upper, 4, 12, 5, 13, 6, 14, 7, 15));
+}
+ATTN_INLINE attn_vec4 halves8_as_upper(attn_halves8 upper, int quarter) {
+  const attn_halves8 zero = {0};
+  return halves8_zip(zero, upper, quarter);
+}
+
+/* 2^23 + a. */
+ATTN_INLINE attn_vec4 halves8_counted(attn_halves8 a, int quarter) {
+  const attn_halves8 exponent = {0x4B00, 0x4B00, 0x4B00, 0x4B00, 0x4B00, 0x4B00, 0x4B00, 0x4B00};
+  return halves8_zip(a, exponent, quarter);
+}
+#endif
 
 #endif
