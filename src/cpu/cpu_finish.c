@@ -136,7 +136,7 @@ static void finish_row(const attn_cpu_job *job, const attn_cpu_tile *tile, int32
       spoil_empty(acc, p->v_head_size);
     }
   }
-  if (has_rotated_values(job)) {
+  if (l != 0.0f && has_rotated_values(job)) {
     unrotate(acc, p->v_head_size);
   }
   if (out->dtype == ATTN_DTYPE_FP8_E4M3) {

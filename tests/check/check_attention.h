@@ -10,8 +10,8 @@
 /* Draw masks, biases and values for the case: everything of the model, compact arrays in the arena. */
 void check_model_draw(check_arena *arena, check_case *c, check_model *model);
 
-/* Values of q, k, v by the option `values` (check_values.c); already rounded to the stored types. */
-void check_values_draw(check_case *c, float scale, float *q, float *k, float *v);
+/* Values of q, k, v by the option `values` (check_values.c), as they are stored, with the codes of what is quantised. */
+void check_values_draw(check_arena *arena, check_case *c, check_model *model, float *q, float *k, float *v);
 
 /* The tensors of one call. */
 typedef struct check_laid {
@@ -20,6 +20,7 @@ typedef struct check_laid {
   int32_t num_splits;
   int32_t unchecked;
   check_tensor q, k, v, k_cache, v_cache, table, slopes, sinks, bias, ranges, causal, output_scale;
+  check_tensor q_scale, k_scale, v_scale;
   check_tensor out, lse, out_scale;
   check_tensor query_start_loc, seq_lens, kv_start_loc;
   attn_batch batch;

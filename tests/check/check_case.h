@@ -9,6 +9,7 @@
 #include "check_memory.h"
 #include "check_options.h"
 #include "check_rng.h"
+#include "check_rows.h"
 
 #define CHECK_MAX_SEQS 6
 #define CHECK_MAX_BACKENDS 8
@@ -39,7 +40,9 @@ typedef struct check_case {
   int32_t size;
   int32_t v_size;
   int32_t block_size;
-  attn_dtype k_type;
+  attn_format k_format;
+  attn_format v_format;
+  attn_dtype k_type; /* of the pool's, or of k's, elements */
   attn_dtype v_type;
   int64_t slots; /* write */
   check_rng rng; /* for everything drawn after the sizes */
@@ -71,6 +74,11 @@ static inline int32_t check_groups(const check_case *c) {
 
 static inline int check_paged(const check_case *c) {
   return c->op == CHECK_ATTENTION || c->op == CHECK_CROSS_CACHE;
+}
+
+/* 1 where rows of this pool keep their scales in a tensor of their own. */
+static inline int check_separate(const check_case *c, attn_format format) {
+  return check_is(c, CHECK_SCALES, CHECK_SCALES_APART) && check_format_per_row(format);
 }
 
 /* Worst fractions of the contract's bounds that a backend came to. */

@@ -109,6 +109,15 @@ static void number_rows(check_case *c) {
   }
 }
 
+/* Bytes, or for fp8 with static scales its own type as well; the numbers of the other formats are those of their types. */
+static attn_dtype pool_type(check_rng *rng, attn_format format) {
+  if (check_format_static(format)) {
+    attn_dtype own = format == ATTN_FORMAT_FP8_E4M3 ? ATTN_DTYPE_FP8_E4M3 : ATTN_DTYPE_FP8_E5M2;
+    return check_chance(rng, 50) ? own : ATTN_DTYPE_UINT8;
+  }
+  return check_format_per_row(format) ? ATTN_DTYPE_UINT8 : (attn_dtype)format;
+}
+
 static void draw_sizes(check_case *c, check_rng *rng) {
   c->op = check_number(&c->choice, CHECK_OP);
   c->kv_heads = check_number(&c->choice, CHECK_KV_HEADS);
@@ -122,9 +131,11 @@ static void draw_sizes(check_case *c, check_rng *rng) {
     c->v_size = c->size + (int32_t)check_between(rng, 1, c->size < 24 ? 24 : c->size / 2);
   }
   c->block_size = c->choice.index[CHECK_BLOCK_SIZE] == CHECK_ABSENT ? 16 : check_number(&c->choice, CHECK_BLOCK_SIZE);
-  c->k_type = (attn_dtype)check_number(&c->choice, CHECK_K_FORMAT);
+  c->k_format = (attn_format)check_number(&c->choice, CHECK_K_FORMAT);
   int32_t v_format = check_number(&c->choice, CHECK_V_FORMAT);
-  c->v_type = v_format <= CHECK_FORMAT_SAME ? c->k_type : (attn_dtype)v_format;
+  c->v_format = v_format <= CHECK_FORMAT_SAME ? c->k_format : (attn_format)v_format;
+  c->k_type = pool_type(rng, c->k_format);
+  c->v_type = pool_type(rng, c->v_format);
 }
 
 static double work_of(const check_case *c) {

@@ -9,7 +9,10 @@
 #include "check_pool.h"
 
 typedef struct gathering {
-  check_tensor k_cache, v_cache, table, lens, starts, k, v;
+  check_tensor k_cache, v_cache, k_scale, v_scale, table, lens, starts, k, v;
+  check_rows k_rows, v_rows; /* [rows gathered] */
+  float *k_values;           /* [rows gathered, heads, size] as a reader gets them */
+  float *v_values;
   int64_t *block_of; /* [seqs, columns], -1: garbage */
   int64_t columns;
   int64_t width;
@@ -50,16 +53,45 @@ static void draw_blocks(check_arena *arena, check_case *c, gathering *g) {
   }
 }
 
-static void fill_pool(check_case *c, const gathering *g, const check_tensor *pool, int64_t size) {
+/* Rows of values of every magnitude, stored where they will be gathered from; returns the scales that lie apart. */
+static const DLTensor *fill_pool(check_arena *arena, check_case *c, const gathering *g, const check_tensor *pool,
+                                 attn_format format, int32_t size, check_rows *rows, float **values,
+                                 check_tensor *scales) {
+  int64_t count = c->tokens * c->kv_heads * size;
+  float *x = check_alloc(arena, (size_t)count, sizeof *x);
+  for (int64_t i = 0; i < count; i++) {
+    x[i] = ldexpf(check_normal(&c->rng), (int)check_between(&c->rng, -20, 17));
+  }
+  check_statics statics = check_is(c, CHECK_SCALES, CHECK_SCALES_APART) ? CHECK_STATICS_HEADS
+                          : check_chance(&c->rng, 60)                   ? CHECK_STATICS_ONE
+                                                                        : CHECK_STATICS_NONE;
+  check_rows_make(arena, &c->rng, rows, format, statics, c->tokens, c->kv_heads, size, x);
+  if (rows->codes != NULL && check_chance(&c->rng, 40)) {
+    check_rows_random(&c->rng, rows, x);
+  }
+  *values = x;
+  int apart = check_separate(c, format);
+  if (apart) {
+    check_pool_scales(arena, c, g->num_blocks, check_number(&c->choice, CHECK_STRIDE), scales);
+  } else {
+    apart = check_static_scales(arena, c, rows, scales);
+  }
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int64_t p = c->seqs[s].start; p < c->seqs[s].kv_len; p++) {
       int64_t block = g->block_of[s * g->columns + p / c->block_size];
-      for (int64_t e = 0; block >= 0 && e < c->kv_heads * size; e++) {
-        float value = ldexpf(check_normal(&c->rng), (int)check_between(&c->rng, -20, 17));
-        check_store(check_pool_at(c, pool, block, p % c->block_size, e / size, e % size), pool->dtype, value);
+      int64_t first = (c->seqs[s].q_start + p - c->seqs[s].start) * c->kv_heads;
+      for (int64_t h = 0; block >= 0 && h < c->kv_heads; h++) {
+        if (rows->codes != NULL) {
+          check_pool_put(c, pool, scales, rows, first + h, block, p % c->block_size, h, 0);
+          continue;
+        }
+        for (int64_t e = 0; e < size; e++) {
+          check_store(check_pool_at(c, pool, block, p % c->block_size, h, e), pool->dtype, x[(first + h) * size + e]);
+        }
       }
     }
   }
+  return apart ? &scales->dl : NULL;
 }
 
 static void make_list(check_arena *arena, const check_case *c, check_tensor *t, int64_t count) {
@@ -101,8 +133,12 @@ static void prepare(check_arena *arena, check_case *c, gathering *g) {
   check_pool_make(arena, c, g->num_blocks, check_number(&c->choice, CHECK_POOL), &g->k_cache, &g->v_cache);
   check_fill_poison(&g->k_cache, CHECK_POISON_NAN);
   check_fill_poison(&g->v_cache, CHECK_POISON_NAN);
-  fill_pool(c, g, &g->k_cache, c->size);
-  fill_pool(c, g, &g->v_cache, c->v_size);
+  const DLTensor *k_scale =
+      fill_pool(arena, c, g, &g->k_cache, c->k_format, c->size, &g->k_rows, &g->k_values, &g->k_scale);
+  const DLTensor *v_scale =
+      fill_pool(arena, c, g, &g->v_cache, c->v_format, c->v_size, &g->v_rows, &g->v_values, &g->v_scale);
+  check_snapshot(arena, &g->k_scale);
+  check_snapshot(arena, &g->v_scale);
   check_snapshot(arena, &g->k_cache);
   check_snapshot(arena, &g->v_cache);
   make_table(arena, c, g);
@@ -122,6 +158,10 @@ static void prepare(check_arena *arena, check_case *c, gathering *g) {
   g->args = (attn_cache_gather_args)ATTN_CACHE_GATHER_INIT;
   g->args.layout = (attn_layout)check_number(&c->choice, CHECK_LAYOUT);
   g->args.unchecked = check_is(c, CHECK_CHECKED, 1);
+  g->args.k_format = c->k_type != ATTN_DTYPE_UINT8 && check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : c->k_format;
+  g->args.v_format = c->v_type != ATTN_DTYPE_UINT8 && check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : c->v_format;
+  g->args.k_scale = with_k ? k_scale : NULL;
+  g->args.v_scale = with_v ? v_scale : NULL;
   g->args.k_cache = with_k ? &g->k_cache.dl : NULL;
   g->args.v_cache = with_v ? &g->v_cache.dl : NULL;
   g->args.k = with_k ? &g->k.dl : NULL;
@@ -131,28 +171,52 @@ static void prepare(check_arena *arena, check_case *c, gathering *g) {
   g->args.seq_starts = check_is(c, CHECK_STARTS, 1) ? &g->starts.dl : NULL;
 }
 
-static int judge_rows(check_env *env, const check_case *c, const gathering *g, const char *name,
-                      const check_tensor *pool, const check_tensor *out, int64_t size, int written) {
+/* The exact conversion of what the row holds; of a rotated row within 2^-20 of its largest value, plus that rounding. */
+static int right(const check_tensor *out, const check_rows *rows, const void *at, float value, float largest) {
+  unsigned char want[4];
+  check_store(want, out->dtype, value);
+  if (rows->format != ATTN_FORMAT_INT4_PER_TOKEN_HEAD || isnan(value)) {
+    return isnan(value) ? isnan(check_load(at, out->dtype)) : memcmp(at, want, out->element) == 0;
+  }
+  float got = check_load(at, out->dtype);
+  double rounding = out->dtype == ATTN_DTYPE_FLOAT32 ? 0x1p-24 : out->dtype == ATTN_DTYPE_FLOAT16 ? 0x1p-11 : 0x1p-8;
+  double bound = 0x1p-20 * (double)largest;
+  bound += rounding * (fabs((double)value) + bound) + (out->dtype == ATTN_DTYPE_FLOAT16 ? 0x1p-25 : 0x1p-140);
+  return isinf(check_load(want, out->dtype)) ? isinf(got) || fabs((double)got) > 65000.0
+                                             : fabs((double)got - (double)value) <= bound;
+}
+
+static int judge_row(check_env *env, const check_case *c, const char *name, const check_tensor *out,
+                     const check_rows *rows, int64_t row, const float *values) {
+  for (int64_t h = 0; h < c->kv_heads; h++) {
+    float largest = 0.0f;
+    for (int64_t e = 0; values != NULL && e < rows->size; e++) {
+      largest = fmaxf(largest, fabsf(values[h * rows->size + e]));
+    }
+    for (int64_t e = 0; e < rows->size; e++) {
+      void *at = check_at(out, row, h, e, 0);
+      float value = values != NULL ? values[h * rows->size + e] : 0.0f;
+      if (!right(out, rows, at, value, largest)) {
+        return check_fail(env, "%s: row %lld, head %lld, element %lld: got %.9g, want %.9g", name, (long long)row,
+                          (long long)h, (long long)e, (double)check_load(at, out->dtype), (double)value);
+      }
+      check_canary_restore(out, at, 3);
+    }
+  }
+  return 1;
+}
+
+static int judge_rows(check_env *env, const check_case *c, const gathering *g, int is_v, int written) {
+  const char *name = is_v ? "v" : "k";
+  const check_tensor *out = is_v ? &g->v : &g->k;
+  const check_rows *rows = is_v ? &g->v_rows : &g->k_rows;
+  const float *values = is_v ? g->v_values : g->k_values;
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int64_t p = c->seqs[s].start; written && p < c->seqs[s].kv_len; p++) {
       int64_t row = c->seqs[s].q_start + p - c->seqs[s].start;
       int64_t block = g->block_of[s * g->columns + p / c->block_size];
-      for (int64_t e = 0; e < c->kv_heads * size; e++) {
-        void *at = check_at(out, row, e / size, e % size, 0);
-        float value = 0.0f;
-        unsigned char want[4];
-        if (block >= 0) {
-          value = check_load(check_pool_at(c, pool, block, p % c->block_size, e / size, e % size), pool->dtype);
-        }
-        check_store(want, out->dtype, value);
-        if (memcmp(at, want, out->element) != 0) {
-          return check_fail(env,
-                            "%s: row %lld (position %lld of sequence %d), head %lld, element %lld: got %.9g, want "
-                            "%.9g",
-                            name, (long long)row, (long long)p, (int)s, (long long)(e / size), (long long)(e % size),
-                            (double)check_load(at, out->dtype), (double)check_load(want, out->dtype));
-        }
-        check_canary_restore(out, at, 3);
+      if (!judge_row(env, c, name, out, rows, row, block >= 0 ? values + row * c->kv_heads * rows->size : NULL)) {
+        return 0;
       }
     }
   }
@@ -162,7 +226,8 @@ static int judge_rows(check_env *env, const check_case *c, const gathering *g, c
 
 static int inputs_kept(check_env *env, const gathering *g) {
   if (check_changed(&g->k_cache) >= 0 || check_changed(&g->v_cache) >= 0 || check_changed(&g->table) >= 0 ||
-      check_changed(&g->lens) >= 0 || check_changed(&g->starts) >= 0) {
+      check_changed(&g->lens) >= 0 || check_changed(&g->k_scale) >= 0 || check_changed(&g->v_scale) >= 0 ||
+      check_changed(&g->starts) >= 0) {
     return check_fail(env, "an input was written");
   }
   return 1;
@@ -183,8 +248,7 @@ static int call(check_env *env, check_case *c, gathering *g, attn_context *conte
     return 0;
   }
   int ok = refusal == NULL;
-  return judge_rows(env, c, g, "k", &g->k_cache, &g->k, c->size, ok && args->k != NULL) &&
-         judge_rows(env, c, g, "v", &g->v_cache, &g->v, c->v_size, ok && args->v != NULL) &&
+  return judge_rows(env, c, g, 0, ok && args->k != NULL) && judge_rows(env, c, g, 1, ok && args->v != NULL) &&
          (!ok || inputs_kept(env, g));
 }
 

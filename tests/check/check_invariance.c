@@ -36,6 +36,19 @@ static void cut_case(const check_case *c, const part *p, check_case *cut) {
   cut->q_heads = p->heads * c->group;
 }
 
+/* The codes of the part's queries, whose rows are [tokens, q heads]. */
+static void cut_codes(check_arena *arena, const check_case *c, const check_model *m, const part *p,
+                      const check_case *cut, check_model *model) {
+  size_t width = (size_t)(cut->q_heads * c->size);
+  uint8_t *codes = check_alloc(arena, (size_t)p->rows * width, 1);
+  for (int64_t i = 0; i < p->rows; i++) {
+    int64_t token = c->seqs[p->seq].q_start + p->row + i;
+    memcpy(codes + (size_t)i * width, m->q_rows.codes + (token * c->q_heads + (int64_t)p->head * c->group) * c->size,
+           width);
+  }
+  model->q_rows.codes = codes;
+}
+
 static void cut_model(check_arena *arena, const check_case *c, const check_model *m, const part *p, check_case *cut,
                       check_model *model) {
   const check_seq *seq = &c->seqs[p->seq];
@@ -51,6 +64,11 @@ static void cut_model(check_arena *arena, const check_case *c, const check_model
                    (int64_t)c->kv_heads * c->size, (int64_t)p->heads * c->size);
   model->v = slice(arena, m->v + (seq->k_start * c->kv_heads + p->head) * c->v_size, p->kv_len,
                    (int64_t)c->kv_heads * c->v_size, (int64_t)p->heads * c->v_size);
+  if (m->q_rows.codes != NULL) {
+    cut_codes(arena, c, m, p, cut, model);
+  }
+  model->k_rows = check_rows_slice(arena, &m->k_rows, seq->k_start, p->kv_len, p->head, p->heads);
+  model->v_rows = check_rows_slice(arena, &m->v_rows, seq->k_start, p->kv_len, p->head, p->heads);
   model->slopes = m->slopes == NULL ? NULL : slice(arena, m->slopes + q_head, 1, 0, cut->q_heads);
   model->sinks = m->sinks == NULL ? NULL : slice(arena, m->sinks + q_head, 1, 0, cut->q_heads);
   if (m->bias != NULL) {

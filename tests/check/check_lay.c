@@ -89,12 +89,28 @@ static void find_seen(lay *y) {
   }
 }
 
+/* fp8 queries: the codes as they are. */
+static void make_codes(lay *y, check_tensor *t, attn_dtype dtype) {
+  const check_case *c = y->c;
+  make(y, t, dtype, 3, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, c->size});
+  for (int64_t i = 0; i < c->tokens * c->q_heads * c->size; i++) {
+    int64_t row = i / c->size;
+    *(uint8_t *)check_at(t, row / c->q_heads, row % c->q_heads, i % c->size, 0) = y->m->q_rows.codes[i];
+  }
+}
+
 static void lay_queries(lay *y) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   attn_dtype in_type = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
   attn_dtype out_type = check_out_dtype(c);
-  make_floats(y, &l->q, in_type, c->tokens + extra_tokens(y), c->tokens, c->q_heads, c->size, y->m->q);
+  if (in_type == ATTN_DTYPE_FP8_E4M3) {
+    make_codes(y, &l->q, in_type);
+    make_vector(y, &l->q_scale, 1, y->m->q_rows.statics);
+    l->args.q_scale = &l->q_scale.dl;
+  } else {
+    make_floats(y, &l->q, in_type, c->tokens + extra_tokens(y), c->tokens, c->q_heads, c->size, y->m->q);
+  }
   make(y, &l->out, out_type, 3, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, c->v_size});
   if (check_is(c, CHECK_LSE, 1)) {
     make(y, &l->lse, ATTN_DTYPE_FLOAT32, 2, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads});
@@ -222,13 +238,28 @@ static void lay_table(lay *y, int64_t width) {
   l->args.block_table = &l->table.dl;
 }
 
-static void store_row(const check_case *c, const check_tensor *pool, int64_t block, int64_t offset, int64_t size,
-                      const float *row) {
+/* Position `key` of a pool: floats, or codes with their scales. */
+static void store_row(const check_case *c, const check_tensor *pool, const check_tensor *scales, const check_rows *rows,
+                      int64_t key, int64_t block, int64_t offset, const float *values) {
   for (int64_t h = 0; h < c->kv_heads; h++) {
-    for (int64_t e = 0; e < size; e++) {
-      check_store(check_pool_at(c, pool, block, offset, h, e), pool->dtype, row[h * size + e]);
+    int64_t row = key * c->kv_heads + h;
+    if (rows->codes != NULL) {
+      check_pool_put(c, pool, scales, rows, row, block, offset, h, 0);
+      continue;
+    }
+    for (int64_t e = 0; e < rows->size; e++) {
+      check_store(check_pool_at(c, pool, block, offset, h, e), pool->dtype, values[row * rows->size + e]);
     }
   }
+}
+
+/* The scales that lie outside of the rows. */
+static const DLTensor *lay_scales(lay *y, const check_rows *rows, check_tensor *scales) {
+  if (check_separate(y->c, rows->format)) {
+    check_pool_scales(y->arena, y->c, y->l->num_blocks, y->stride_class, scales);
+    return &scales->dl;
+  }
+  return check_static_scales(y->arena, y->c, rows, scales) ? &scales->dl : NULL;
 }
 
 static void lay_cache(lay *y, int pool_class, int odd_ids) {
@@ -239,14 +270,16 @@ static void lay_cache(lay *y, int pool_class, int odd_ids) {
   check_pool_make(y->arena, y->c, l->num_blocks, pool_class, &l->k_cache, &l->v_cache);
   check_fill_poison(&l->k_cache, y->poison);
   check_fill_poison(&l->v_cache, y->poison);
+  l->args.k_scale = lay_scales(y, &y->m->k_rows, &l->k_scale);
+  l->args.v_scale = lay_scales(y, &y->m->v_rows, &l->v_scale);
   lay_table(y, width);
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int64_t k = 0; k < c->seqs[s].kv_len; k++) {
       int64_t key = c->seqs[s].k_start + k;
       int64_t block = l->block_of[s * l->columns + k / c->block_size];
       if (l->seen[key] && block >= 0) {
-        store_row(c, &l->k_cache, block, k % c->block_size, c->size, y->m->k + key * c->kv_heads * c->size);
-        store_row(c, &l->v_cache, block, k % c->block_size, c->v_size, y->m->v + key * c->kv_heads * c->v_size);
+        store_row(c, &l->k_cache, &l->k_scale, &y->m->k_rows, key, block, k % c->block_size, y->m->k);
+        store_row(c, &l->v_cache, &l->v_scale, &y->m->v_rows, key, block, k % c->block_size, y->m->v);
       }
     }
   }
@@ -344,12 +377,15 @@ static void lay_problem(lay *y) {
   p.qk_head_size = c->size;
   p.v_head_size = c->v_size == c->size && check_chance(&y->c->rng, 50) ? 0 : c->v_size;
   p.q_dtype = l->q.dtype;
-  p.out_dtype = l->out.dtype == l->q.dtype && check_chance(&y->c->rng, 50) ? ATTN_DTYPE_DEFAULT : l->out.dtype;
+  attn_dtype usual = l->q.dtype == ATTN_DTYPE_FP8_E4M3 ? ATTN_DTYPE_BFLOAT16 : l->q.dtype;
+  p.out_dtype = l->out.dtype == usual && check_chance(&y->c->rng, 50) ? ATTN_DTYPE_DEFAULT : l->out.dtype;
   p.output_block = check_output_block(c);
   if (check_paged(c)) {
-    int automatic = c->k_type == l->q.dtype && check_chance(&y->c->rng, 50);
-    p.k_format = automatic ? ATTN_FORMAT_AUTO : (attn_format)c->k_type;
-    p.v_format = c->v_type == c->k_type && check_chance(&y->c->rng, 50) ? ATTN_FORMAT_AUTO : (attn_format)c->v_type;
+    int automatic = c->k_type == l->q.dtype && c->k_format <= ATTN_FORMAT_BFLOAT16 && check_chance(&y->c->rng, 50);
+    p.k_format = automatic ? ATTN_FORMAT_AUTO : c->k_format;
+    p.v_format = c->v_format == c->k_format && check_chance(&y->c->rng, 50) ? ATTN_FORMAT_AUTO : c->v_format;
+    p.separate_scales =
+        check_separate(c, c->k_format) || check_separate(c, c->v_format) ? ATTN_SEPARATE_BOTH : ATTN_SEPARATE_NONE;
     p.layout = (attn_layout)check_number(&c->choice, CHECK_LAYOUT);
     p.block_size = c->block_size;
   } else {
@@ -400,21 +436,10 @@ void check_lay(check_arena *arena, check_case *c, check_model *model, int stride
   lay_extras(&y);
   lay_batch(&y);
   lay_problem(&y);
-  check_tensor *inputs[] = {&laid->q,
-                            &laid->k,
-                            &laid->v,
-                            &laid->k_cache,
-                            &laid->v_cache,
-                            &laid->table,
-                            &laid->slopes,
-                            &laid->sinks,
-                            &laid->bias,
-                            &laid->ranges,
-                            &laid->causal,
-                            &laid->output_scale,
-                            &laid->seq_lens,
-                            &laid->kv_start_loc,
-                            &laid->query_start_loc};
+  check_tensor *inputs[] = {
+      &laid->q,       &laid->k,       &laid->v,       &laid->k_cache,  &laid->v_cache,      &laid->table,
+      &laid->slopes,  &laid->sinks,   &laid->bias,    &laid->ranges,   &laid->causal,       &laid->output_scale,
+      &laid->q_scale, &laid->k_scale, &laid->v_scale, &laid->seq_lens, &laid->kv_start_loc, &laid->query_start_loc};
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
     check_snapshot(arena, inputs[i]);
   }

@@ -136,7 +136,7 @@ void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
   float *q = check_alloc(arena, (size_t)(c->tokens * c->q_heads * c->size), sizeof *q);
   float *k = check_alloc(arena, (size_t)(c->keys * c->kv_heads * c->size), sizeof *k);
   float *v = check_alloc(arena, (size_t)(c->keys * c->kv_heads * c->v_size), sizeof *v);
-  check_values_draw(c, m->scale, q, k, v);
+  check_values_draw(arena, c, m, q, k, v);
   m->q = q;
   m->k = k;
   m->v = v;

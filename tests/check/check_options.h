@@ -18,6 +18,7 @@ typedef enum check_option {
   CHECK_OUT_TYPE,
   CHECK_K_FORMAT,
   CHECK_V_FORMAT,
+  CHECK_SCALES,
   CHECK_LAYOUT,
   CHECK_BLOCK_SIZE,
   CHECK_SIZE,
@@ -74,7 +75,8 @@ enum {
 };
 enum { CHECK_VALID, CHECK_REFUSED };
 enum { CHECK_OUT_STATIC = 8, CHECK_OUT_BLOCK_64 = 64, CHECK_OUT_BLOCK_128 = 128 }; /* fp8; else an attn_dtype */
-enum { CHECK_FORMAT_SAME = 0 }; /* else an attn_dtype, whose values the float cache formats share */
+enum { CHECK_FORMAT_SAME = 0 }; /* else an attn_format; the float ones share the numbers of their attn_dtype */
+enum { CHECK_SCALES_PLAIN, CHECK_SCALES_APART }; /* inline or one static scale; in tensors of their own or per head */
 enum { CHECK_V_SAME, CHECK_V_SMALLER, CHECK_V_LARGER };
 enum { CHECK_CAUSAL_ON, CHECK_CAUSAL_OFF, CHECK_CAUSAL_PER_SEQ };
 enum { CHECK_WINDOW_NONE, CHECK_WINDOW_LEFT, CHECK_WINDOW_RIGHT, CHECK_WINDOW_BOTH, CHECK_WINDOW_NARROW };

@@ -29,6 +29,9 @@ typedef struct check_model {
   float output_scale;  /* of a static fp8 output */
   const float *bias;   /* [tokens, bias heads, max_kv] or NULL */
   int32_t bias_heads;
+  check_rows q_rows; /* codes of fp8 queries */
+  check_rows k_rows; /* codes of quantised caches */
+  check_rows v_rows;
   const float *q;             /* [tokens, q heads, size] */
   const float *k;             /* [keys, kv heads, size] */
   const float *v;             /* [keys, kv heads, v size] */

@@ -2,6 +2,8 @@
 /* check_pool.c: see check_pool.h. */
 #include "check_pool.h"
 
+#include <string.h>
+
 /* Distance that the farthest block reaches: offsets that do not fit 32 bits. */
 #define HUGE_POOL_BYTES ((uint64_t)1 << 33)
 
@@ -34,8 +36,8 @@ void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int 
   int before = check_is(c, CHECK_GUARD, 1);
   size_t k_element = attn_dtype_bytes(c->k_type);
   size_t v_element = attn_dtype_bytes(c->v_type);
-  pool_shape(c, num_blocks, c->size, k_shape);
-  pool_shape(c, num_blocks, c->v_size, v_shape);
+  pool_shape(c, num_blocks, check_row_extent(c->k_format, c->size, check_separate(c, c->k_format)), k_shape);
+  pool_shape(c, num_blocks, check_row_extent(c->v_format, c->v_size, check_separate(c, c->v_format)), v_shape);
   pool_strides(&c->rng, pool_class, k_shape, k_element, k_strides);
   pool_strides(&c->rng, pool_class, v_shape, v_element, v_strides);
   unsigned char *k_first = NULL;
@@ -63,4 +65,64 @@ void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int 
 void *check_pool_at(const check_case *c, const check_tensor *pool, int64_t block, int64_t offset, int64_t head,
                     int64_t e) {
   return check_is(c, CHECK_LAYOUT, 1) ? check_at(pool, block, head, offset, e) : check_at(pool, block, offset, head, e);
+}
+
+void check_pool_scales(check_arena *arena, check_case *c, int64_t num_blocks, int stride_class, check_tensor *scales) {
+  int64_t shape[4];
+  int64_t strides[4];
+  pool_shape(c, num_blocks, 1, shape);
+  check_strides(&c->rng, stride_class, 3, shape, strides);
+  check_lie lie = {strides, 0, check_is(c, CHECK_GUARD, 1), 0};
+  check_tensor_make(arena, scales, ATTN_DTYPE_FLOAT32, 3, shape, &lie, NULL);
+  check_fill_poison(scales, CHECK_POISON_NAN);
+}
+
+int check_static_scales(check_arena *arena, const check_case *c, const check_rows *rows, check_tensor *scales) {
+  int64_t count = rows->num_statics;
+  if (count == 0) {
+    return 0;
+  }
+  check_lie lie = {NULL, 0, check_is(c, CHECK_GUARD, 1), 0};
+  check_tensor_make(arena, scales, ATTN_DTYPE_FLOAT32, 1, &count, &lie, NULL);
+  for (int64_t h = 0; h < count; h++) {
+    memcpy(check_at(scales, h, 0, 0, 0), &rows->statics[h], sizeof(float));
+  }
+  return 1;
+}
+
+int32_t check_pool_bytes(const check_case *c, const check_tensor *pool, const check_tensor *scales,
+                         const check_rows *rows, int64_t row, int64_t block, int64_t offset, int64_t head, int padding,
+                         unsigned char **at, unsigned char *want) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < rows->code_bytes; i++) {
+    at[count] = check_pool_at(c, pool, block, offset, head, i);
+    want[count++] = rows->codes[row * rows->code_bytes + i];
+  }
+  if (rows->scales == NULL) {
+    return count;
+  }
+  int separate = check_separate(c, rows->format);
+  int64_t place = check_row_scale_at(rows->format, rows->size);
+  for (int64_t i = rows->code_bytes; padding && !separate && i < place; i++) {
+    at[count] = check_pool_at(c, pool, block, offset, head, i);
+    want[count++] = 0;
+  }
+  unsigned char bytes[4];
+  memcpy(bytes, &rows->scales[row], sizeof bytes);
+  for (int64_t i = 0; i < 4; i++) {
+    at[count] = separate ? (unsigned char *)check_pool_at(c, scales, block, offset, head, 0) + i
+                         : check_pool_at(c, pool, block, offset, head, place + i);
+    want[count++] = bytes[i];
+  }
+  return count;
+}
+
+void check_pool_put(const check_case *c, const check_tensor *pool, const check_tensor *scales, const check_rows *rows,
+                    int64_t row, int64_t block, int64_t offset, int64_t head, int padding) {
+  unsigned char *at[CHECK_ROW_BYTES];
+  unsigned char want[CHECK_ROW_BYTES];
+  int32_t count = check_pool_bytes(c, pool, scales, rows, row, block, offset, head, padding, at, want);
+  for (int32_t i = 0; i < count; i++) {
+    *at[i] = want[i];
+  }
 }

@@ -9,6 +9,25 @@
 void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int pool_class, check_tensor *k_cache,
                      check_tensor *v_cache);
 
+/* Tensors of their own for the pool's scales, float32 [blocks, offsets, heads] or in HND order, poisoned: where rows keep
+   their scales apart. */
+void check_pool_scales(check_arena *arena, check_case *c, int64_t num_blocks, int stride_class, check_tensor *scales);
+
+/* Store or compare row `row` of a set, quantised, at a place of the pool: codes, and the scale where it lies. Padding
+   is written as zero bytes where `padding`, else left. */
+void check_pool_put(const check_case *c, const check_tensor *pool, const check_tensor *scales, const check_rows *rows,
+                    int64_t row, int64_t block, int64_t offset, int64_t head, int padding);
+
+/* The bytes of a quantised row as check_pool_put() addresses them, one after the other: their addresses and what they
+   have to be. Returns how many; `at` and `want` have room for CHECK_ROW_BYTES. */
+#define CHECK_ROW_BYTES 1040
+int32_t check_pool_bytes(const check_case *c, const check_tensor *pool, const check_tensor *scales,
+                         const check_rows *rows, int64_t row, int64_t block, int64_t offset, int64_t head, int padding,
+                         unsigned char **at, unsigned char *want);
+
+/* Static scales as a tensor, [1] or [heads]; nothing is made where none are given, and 0 comes back. */
+int check_static_scales(check_arena *arena, const check_case *c, const check_rows *rows, check_tensor *scales);
+
 /* Element e of a head's row at an offset of a block, whatever the layout. */
 void *check_pool_at(const check_case *c, const check_tensor *pool, int64_t block, int64_t offset, int64_t head,
                     int64_t e);

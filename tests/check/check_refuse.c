@@ -229,7 +229,7 @@ static int q_on_device(mutant *m) {
 static int q_unaligned(mutant *m) {
   copy_of(m, &m->l->q)->byte_offset += 1;
   m->args.q = &m->tensor;
-  return m->c->tokens > 0;
+  return m->c->tokens > 0 && m->l->q.element > 1;
 }
 
 static int out_type(mutant *m) {
@@ -319,10 +319,60 @@ static int slope_infinite(mutant *m) {
   return m->args.alibi_slopes != NULL && change(m, &m->l->slopes, 0, 0, 0, 0x7F800000);
 }
 
-static int output_scale_bad(mutant *m) {
+static uint32_t bad_scale(check_rng *rng) {
   static const uint32_t bad[] = {0u, 0x80000000u, 0xBF800000u, 0x7F800000u, 0xFF800000u, 0x7FC00000u};
-  return m->args.output_scale != NULL &&
-         change(m, &m->l->output_scale, 0, 0, 0, (int32_t)bad[check_between(&m->c->rng, 0, 5)]);
+  return bad[check_between(rng, 0, 5)];
+}
+
+static int output_scale_bad(mutant *m) {
+  return m->args.output_scale != NULL && change(m, &m->l->output_scale, 0, 0, 0, (int32_t)bad_scale(&m->c->rng));
+}
+
+static int q_scale_wrong(mutant *m) {
+  m->args.q_scale = m->args.q_scale == NULL ? copy_of(m, &m->l->query_start_loc) : NULL;
+  return 1;
+}
+
+static int q_scale_bad(mutant *m) {
+  return m->args.q_scale != NULL && change(m, &m->l->q_scale, 0, 0, 0, (int32_t)bad_scale(&m->c->rng));
+}
+
+/* Of rows that have scales of their own, or none. */
+static int k_scale_wrong(mutant *m) {
+  m->args.k_scale = m->args.k_scale == NULL ? copy_of(m, &m->l->query_start_loc) : NULL;
+  return !check_format_static(m->c->k_format);
+}
+
+static int v_scale_bad(mutant *m) {
+  return check_format_static(m->c->v_format) && m->args.v_scale != NULL &&
+         change(m, &m->l->v_scale, m->l->v_scale.shape[0] - 1, 0, 0, (int32_t)bad_scale(&m->c->rng));
+}
+
+static int v_scale_extent(mutant *m) {
+  if (m->args.v_scale == NULL) {
+    return 0;
+  }
+  m->args.v_scale = copy_of(m, &m->l->v_scale);
+  m->shape[check_format_static(m->c->v_format) ? 0 : 2] += m->c->kv_heads;
+  return 1;
+}
+
+static int k_row_extent(mutant *m) {
+  if (!check_paged(m->c)) {
+    return 0;
+  }
+  m->args.k_cache = copy_of(m, &m->l->k_cache);
+  m->shape[3] += 1;
+  return 1;
+}
+
+static int v_cache_type(mutant *m) {
+  if (!check_paged(m->c)) {
+    return 0;
+  }
+  copy_of(m, &m->l->v_cache)->dtype = attn_dtype_to_dlpack(ATTN_DTYPE_INT32);
+  m->args.v_cache = &m->tensor;
+  return 1;
 }
 
 static int causal_two(mutant *m) {
@@ -425,6 +475,13 @@ static const way ways[] = {
     {"out_scale with a row too few", AT_RUN, ATTN_E_SHAPE, 2, out_scale_rows},
     {"out_scale in q's memory", AT_RUN, ATTN_E_OVERLAP, 4, out_scale_overlaps},
     {"an output_scale not finite and > 0", AT_RUN, ATTN_E_RANGE, 8, output_scale_bad},
+    {"q_scale missing, or not declared", AT_RUN, ATTN_E_NULL, 1, q_scale_wrong},
+    {"a q_scale not finite and > 0", AT_RUN, ATTN_E_RANGE, 8, q_scale_bad},
+    {"k_scale missing, or not declared", AT_RUN, ATTN_E_NULL, 2, k_scale_wrong},
+    {"a static scale not finite and > 0", AT_RUN, ATTN_E_RANGE, 8, v_scale_bad},
+    {"v_scale of another extent", AT_RUN, ATTN_E_SHAPE, 3, v_scale_extent},
+    {"k_cache of other rows", AT_RUN, ATTN_E_SHAPE, 2, k_row_extent},
+    {"v_cache of int32", AT_RUN, ATTN_E_DTYPE, 2, v_cache_type},
     {"bias a key too short", AT_RUN, ATTN_E_SHAPE, 2, bias_keys},
     {"a sink that is NaN", AT_RUN, ATTN_E_RANGE, 2, sink_nan},
     {"a slope that is infinite", AT_RUN, ATTN_E_RANGE, 2, slope_infinite},

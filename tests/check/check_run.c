@@ -41,6 +41,9 @@ static int inputs_kept(check_env *env, const check_laid *l) {
                 {"prefix_ranges", &l->ranges},
                 {"causal_per_seq", &l->causal},
                 {"output_scale", &l->output_scale},
+                {"q_scale", &l->q_scale},
+                {"k_scale", &l->k_scale},
+                {"v_scale", &l->v_scale},
                 {"seq_lens", &l->seq_lens},
                 {"query_start_loc", &l->query_start_loc},
                 {"kv_start_loc", &l->kv_start_loc}};

@@ -99,7 +99,38 @@ static void add_nan(check_case *c, float *q, float *k) {
   }
 }
 
-void check_values_draw(check_case *c, float scale, float *q, float *k, float *v) {
+/* fp8 queries have one scale. */
+static void store_queries(check_arena *arena, check_case *c, check_model *m, float *q) {
+  attn_dtype type = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
+  if (type == ATTN_DTYPE_FP8_E4M3) {
+    check_rows_make(arena, &c->rng, &m->q_rows, ATTN_FORMAT_FP8_E4M3, CHECK_STATICS_ONE, c->tokens * c->q_heads, 1,
+                    c->size, q);
+    return;
+  }
+  for (int64_t i = 0; i < c->tokens * c->q_heads * c->size; i++) {
+    q[i] = stored(type, q[i]);
+  }
+}
+
+/* As the format stores them; now and then codes that no quantiser had to choose. */
+static void store_keys(check_arena *arena, check_case *c, check_rows *rows, attn_format format, int32_t size,
+                       float *values) {
+  check_statics statics = check_is(c, CHECK_SCALES, CHECK_SCALES_APART) ? CHECK_STATICS_HEADS
+                          : check_chance(&c->rng, 60)                   ? CHECK_STATICS_ONE
+                                                                        : CHECK_STATICS_NONE;
+  int64_t count = c->keys * c->kv_heads * size;
+  for (int64_t i = 0; format <= ATTN_FORMAT_BFLOAT16 && i < count; i++) {
+    values[i] = stored((attn_dtype)format, values[i]);
+  }
+  check_rows_make(arena, &c->rng, rows, format, statics, c->keys, c->kv_heads, size, values);
+  if (rows->codes != NULL && statics != CHECK_STATICS_NONE && check_is(c, CHECK_VALUES, CHECK_NORMAL) &&
+      check_chance(&c->rng, 40)) {
+    check_rows_random(&c->rng, rows, values);
+  }
+}
+
+void check_values_draw(check_arena *arena, check_case *c, check_model *m, float *q, float *k, float *v) {
+  float scale = m->scale;
   int64_t nq = c->tokens * c->q_heads * c->size;
   int64_t nk = c->keys * c->kv_heads * c->size;
   int64_t nv = c->keys * c->kv_heads * c->v_size;
@@ -136,8 +167,10 @@ void check_values_draw(check_case *c, float scale, float *q, float *k, float *v)
     }
   } else if (kind == CHECK_NEAR_60000) {
     float sign = check_chance(rng, 50) ? 1.0f : -1.0f;
+    float base =
+        c->v_format <= ATTN_FORMAT_BFLOAT16 ? 60000.0f : 40000.0f; /* the codes' error stays in float16's range */
     for (int64_t i = 0; i < nv; i++) {
-      v[i] = sign * (60000.0f - fabsf(v[i]) * 100.0f);
+      v[i] = sign * (base - fabsf(v[i]) * 100.0f);
     }
   } else if (kind == CHECK_SPARSE) {
     thin_out(rng, q, nq);
@@ -150,14 +183,7 @@ void check_values_draw(check_case *c, float scale, float *q, float *k, float *v)
   } else if (kind == CHECK_NAN_ROW) {
     add_nan(c, q, k);
   }
-  attn_dtype q_type = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
-  for (int64_t i = 0; i < nq; i++) {
-    q[i] = stored(q_type, q[i]);
-  }
-  for (int64_t i = 0; i < nk; i++) {
-    k[i] = stored(c->k_type, k[i]);
-  }
-  for (int64_t i = 0; i < nv; i++) {
-    v[i] = stored(c->v_type, v[i]);
-  }
+  store_queries(arena, c, m, q);
+  store_keys(arena, c, &m->k_rows, c->k_format, c->size, k);
+  store_keys(arena, c, &m->v_rows, c->v_format, c->v_size, v);
 }

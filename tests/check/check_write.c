@@ -9,8 +9,9 @@
 #include "check_pool.h"
 
 typedef struct writing {
-  check_tensor k, v, slots, k_cache, v_cache;
-  float *k_values; /* [tokens, heads, size] */
+  check_tensor k, v, slots, k_cache, v_cache, k_scale, v_scale;
+  check_rows k_rows, v_rows; /* what the rows of k and v become */
+  float *k_values;           /* [tokens, heads, size] */
   float *v_values;
   int64_t *slot; /* [slots] */
   int64_t capacity;
@@ -63,12 +64,18 @@ static void draw_slots(check_arena *arena, check_case *c, writing *w) {
   }
 }
 
+/* A finite row of each magnitude that a quantiser treats in its own way: with one hostile element in some, row after
+   row. */
+static float plain(check_rng *rng, int32_t power) {
+  return ldexpf(check_normal(rng), power);
+}
+
 static int named(const writing *w, int64_t slot) {
   return slot >= 0 && slot < w->capacity;
 }
 
-static void make_rows(check_arena *arena, check_case *c, const writing *w, attn_dtype dtype, int64_t size,
-                      check_tensor *t, float *values) {
+static void make_rows(check_arena *arena, check_case *c, const writing *w, attn_dtype dtype, attn_format format,
+                      int64_t size, check_tensor *t, float *values) {
   int64_t shape[3] = {c->tokens, c->kv_heads, size};
   int64_t strides[4];
   int stride_class = check_number(&c->choice, CHECK_STRIDE);
@@ -77,13 +84,37 @@ static void make_rows(check_arena *arena, check_case *c, const writing *w, attn_
   check_tensor_make(arena, t, dtype, 3, shape, &lie, NULL);
   check_fill_poison(t, CHECK_POISON_NAN); /* rows that no slot takes */
   for (int64_t i = 0; i < c->slots; i++) {
+    int wild =
+        format <= ATTN_FORMAT_BFLOAT16 || check_chance(&c->rng, 20); /* else a row's scale is infinite too often */
+    int32_t power = (int32_t)check_between(&c->rng, -22, 12);
     for (int64_t e = 0; named(w, w->slot[i]) && e < c->kv_heads * size; e++) {
-      float value = check_rounded(dtype, hostile(&c->rng));
+      float value = check_rounded(dtype, wild ? hostile(&c->rng) : plain(&c->rng, power));
       values[i * c->kv_heads * size + e] = value;
       check_store(check_at(t, i, e / size, e % size, 0), dtype, value);
     }
   }
   check_snapshot(arena, t);
+}
+
+/* What the rows become, and the tensor of their scales where these lie apart. */
+static const DLTensor *quantise(check_arena *arena, check_case *c, const writing *w, check_rows *rows,
+                                attn_format format, int32_t size, const float *values, check_tensor *scales) {
+  size_t count = (size_t)(c->tokens * c->kv_heads * size);
+  float *decoded = check_alloc(arena, count, sizeof *decoded);
+  memcpy(decoded, values, count * sizeof *decoded);
+  check_statics statics = check_is(c, CHECK_SCALES, CHECK_SCALES_APART) ? CHECK_STATICS_HEADS
+                          : check_chance(&c->rng, 60)                   ? CHECK_STATICS_ONE
+                                                                        : CHECK_STATICS_NONE;
+  check_rows_make(arena, &c->rng, rows, format, statics, c->tokens, c->kv_heads, size, decoded);
+  int apart = check_separate(c, format);
+  if (apart) {
+    check_pool_scales(arena, c, w->capacity / c->block_size, check_number(&c->choice, CHECK_STRIDE), scales);
+    check_fill_canary(scales, 4);
+  } else {
+    apart = check_static_scales(arena, c, rows, scales);
+  }
+  check_snapshot(arena, scales);
+  return apart ? &scales->dl : NULL;
 }
 
 static void prepare(check_arena *arena, check_case *c, writing *w) {
@@ -93,8 +124,8 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
   attn_dtype v_in = check_chance(&c->rng, 70) ? k_in : (attn_dtype)check_between(&c->rng, 1, 3);
   w->k_values = check_alloc(arena, (size_t)(c->tokens * c->kv_heads * c->size), sizeof(float));
   w->v_values = check_alloc(arena, (size_t)(c->tokens * c->kv_heads * c->v_size), sizeof(float));
-  make_rows(arena, c, w, k_in, c->size, &w->k, w->k_values);
-  make_rows(arena, c, w, v_in, c->v_size, &w->v, w->v_values);
+  make_rows(arena, c, w, k_in, c->k_format, c->size, &w->k, w->k_values);
+  make_rows(arena, c, w, v_in, c->v_format, c->v_size, &w->v, w->v_values);
   int64_t stride = check_is(c, CHECK_STRIDE, CHECK_GAPPED_ELEMENTS) ? 2 : 1;
   check_lie lie = {&stride, 0, check_is(c, CHECK_GUARD, 1), 0};
   check_tensor_make(arena, &w->slots, ATTN_DTYPE_INT64, 1, &c->slots, &lie, NULL);
@@ -107,11 +138,15 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
                   &w->v_cache);
   check_fill_canary(&w->k_cache, 1);
   check_fill_canary(&w->v_cache, 2);
+  w->args = (attn_cache_write_args)ATTN_CACHE_WRITE_INIT;
+  w->args.k_scale = quantise(arena, c, w, &w->k_rows, c->k_format, c->size, w->k_values, &w->k_scale);
+  w->args.v_scale = quantise(arena, c, w, &w->v_rows, c->v_format, c->v_size, w->v_values, &w->v_scale);
   check_snapshot(arena, &w->k_cache); /* after both: interleaved pools share bytes */
   check_snapshot(arena, &w->v_cache);
-  w->args = (attn_cache_write_args)ATTN_CACHE_WRITE_INIT;
-  w->args.k_format = check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : (attn_format)c->k_type;
-  w->args.v_format = check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : (attn_format)c->v_type;
+  int k_tells = c->k_type != ATTN_DTYPE_UINT8;
+  w->args.k_format = k_tells && check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : c->k_format;
+  int v_tells = c->v_type != ATTN_DTYPE_UINT8 || (w->args.k_format == c->v_format && c->v_format == c->k_format);
+  w->args.v_format = v_tells && check_chance(&c->rng, 50) ? ATTN_FORMAT_AUTO : c->v_format;
   w->args.layout = (attn_layout)check_number(&c->choice, CHECK_LAYOUT);
   w->args.unchecked = check_is(c, CHECK_CHECKED, 1);
   w->args.k = &w->k.dl;
@@ -121,24 +156,61 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
   w->args.v_cache = &w->v_cache.dl;
 }
 
+static int judge_floats(check_env *env, const check_case *c, int64_t slot, const char *name, const check_tensor *pool,
+                        int64_t size, const float *values) {
+  for (int64_t e = 0; e < c->kv_heads * size; e++) {
+    unsigned char want[4];
+    void *at = check_pool_at(c, pool, slot / c->block_size, slot % c->block_size, e / size, e % size);
+    check_store(want, pool->dtype, values[e]);
+    int same = isnan(values[e]) ? isnan(check_load(at, pool->dtype)) : memcmp(at, want, pool->element) == 0;
+    if (!same) {
+      return check_fail(env, "%s: slot %lld, head %lld, element %lld: got %.9g, want %.9g", name, (long long)slot,
+                        (long long)(e / size), (long long)(e % size), (double)check_load(at, pool->dtype),
+                        (double)check_load(want, pool->dtype));
+    }
+    memcpy(at, check_old_bytes(pool, at), pool->element);
+  }
+  return 1;
+}
+
+/* The rows of one position, byte by byte, padding and scales included. */
+static int judge_codes(check_env *env, const check_case *c, int64_t slot, const char *name, const check_tensor *pool,
+                       const check_tensor *scales, const check_rows *rows, int64_t position) {
+  unsigned char *at[CHECK_ROW_BYTES];
+  unsigned char want[CHECK_ROW_BYTES];
+  for (int64_t h = 0; h < c->kv_heads; h++) {
+    int32_t count = check_pool_bytes(c, pool, scales, rows, position * c->kv_heads + h, slot / c->block_size,
+                                     slot % c->block_size, h, 1, at, want);
+    for (int32_t i = 0; i < count; i++) {
+      if (*at[i] != want[i]) {
+        return check_fail(env, "%s: slot %lld, head %lld, byte %d of %d: got %02x, want %02x", name, (long long)slot,
+                          (long long)h, (int)i, (int)count, (unsigned)*at[i], (unsigned)want[i]);
+      }
+    }
+    for (int32_t i = 0; i < count; i++) {
+      int in_scales = check_separate(c, rows->format) && i >= rows->code_bytes;
+      *at[i] = *check_old_bytes(in_scales ? scales : pool, at[i]);
+    }
+  }
+  return 1;
+}
+
 /* The rows of one pool: exact where named; then the old bytes are put back, so that what is left has to be unchanged.
    */
-static int judge_pool(check_env *env, const check_case *c, const writing *w, const char *name, const check_tensor *pool,
-                      int64_t size, const float *values) {
+static int judge_pool(check_env *env, const check_case *c, const writing *w, int is_v) {
+  const char *name = is_v ? "v_cache" : "k_cache";
+  const check_tensor *pool = is_v ? &w->v_cache : &w->k_cache;
+  const check_rows *rows = is_v ? &w->v_rows : &w->k_rows;
+  const float *values = is_v ? w->v_values : w->k_values;
   for (int64_t i = 0; i < c->slots; i++) {
-    for (int64_t e = 0; named(w, w->slot[i]) && e < c->kv_heads * size; e++) {
-      unsigned char want[4];
-      int64_t slot = w->slot[i];
-      void *at = check_pool_at(c, pool, slot / c->block_size, slot % c->block_size, e / size, e % size);
-      float value = values[i * c->kv_heads * size + e];
-      check_store(want, pool->dtype, value);
-      int same = isnan(value) ? isnan(check_load(at, pool->dtype)) : memcmp(at, want, pool->element) == 0;
-      if (!same) {
-        return check_fail(env, "%s: slot %lld, head %lld, element %lld: got %.9g, want %.9g", name, (long long)slot,
-                          (long long)(e / size), (long long)(e % size), (double)check_load(at, pool->dtype),
-                          (double)check_load(want, pool->dtype));
-      }
-      memcpy(at, check_old_bytes(pool, at), pool->element);
+    if (!named(w, w->slot[i])) {
+      continue;
+    }
+    int passed = rows->codes != NULL
+                     ? judge_codes(env, c, w->slot[i], name, pool, is_v ? &w->v_scale : &w->k_scale, rows, i)
+                     : judge_floats(env, c, w->slot[i], name, pool, rows->size, values + i * c->kv_heads * rows->size);
+    if (!passed) {
+      return 0;
     }
   }
   return 1;
@@ -151,7 +223,8 @@ static int kept(check_env *env, const char *name, const check_tensor *t) {
 
 static int all_kept(check_env *env, const writing *w) {
   return kept(env, "k_cache", &w->k_cache) && kept(env, "v_cache", &w->v_cache) && kept(env, "k", &w->k) &&
-         kept(env, "v", &w->v) && kept(env, "slot_mapping", &w->slots);
+         kept(env, "v", &w->v) && kept(env, "slot_mapping", &w->slots) && kept(env, "k_scale", &w->k_scale) &&
+         kept(env, "v_scale", &w->v_scale);
 }
 
 /* A call that has to be refused: status by kind; list entries are changed in place and put back. */
@@ -200,10 +273,11 @@ static int refuse_once(check_env *env, check_case *c, writing *w, attn_context *
     what = "a cache format that is not built in";
     args.k_format = ATTN_FORMAT_FP8_DS_MLA;
     expected = ATTN_E_UNSUPPORTED;
-  } else if (kind == 8 && c->size == c->v_size && c->k_type == c->v_type && w->capacity > 0) {
+  } else if (kind == 8 && c->size == c->v_size && c->k_format == c->v_format && c->k_type == c->v_type &&
+             w->capacity > 0) {
     what = "v_cache in k_cache's memory";
     args.v_cache = args.k_cache;
-    args.v_format = args.k_format;
+    args.v_format = c->v_format;
     expected = ATTN_E_OVERLAP;
   } else {
     what = "a latent pool";
@@ -235,8 +309,7 @@ static int run(check_env *env, const check_case *c, writing *w, attn_context *co
   if (status != ATTN_OK) {
     return check_fail(env, "attn_cache_write refused a valid call: %s: %s", attn_status_name(status), message.text);
   }
-  return judge_pool(env, c, w, "k_cache", &w->k_cache, c->size, w->k_values) &&
-         judge_pool(env, c, w, "v_cache", &w->v_cache, c->v_size, w->v_values) && all_kept(env, w);
+  return judge_pool(env, c, w, 0) && judge_pool(env, c, w, 1) && all_kept(env, w);
 }
 
 int check_run_write(check_env *env, check_case *c, check_arena *arena) {
