@@ -4,8 +4,9 @@
  *
  * Sixteen codes at a time are spread over four vectors by interleaving bytes, which every SIMD instruction set has: an
  * integer becomes the mantissa of a float whose exponent makes it count from 2^23, and a normal fp8 code is moved to
- * the upper half of a float. Sixteen fp8 codes of which one is not normal (zero, subnormal, infinity, NaN) are decoded
- * one by one: as fp32 arithmetic they would be subnormal operands, which processors take a hundred cycles for.
+ * the upper half of a float. Where thirty-two fp8 codes hold a zero or a subnormal one, all are mended by a subtraction
+ * (the plain way, one multiplication of the moved code, has subnormal operands, which processors take a hundred cycles
+ * for); where they hold an infinity or NaN, they are decoded one by one.
  */
 #include <string.h>
 
@@ -26,15 +27,16 @@ static void pad_row(float *dst, int32_t size, int32_t padded) {
 
 /* Where a code's bits go in the upper half of a float. */
 typedef struct fp8_move {
-  int shift;     /* right, from the upper byte */
-  uint16_t keep; /* sign, exponent and mantissa there */
-  uint16_t bias; /* difference of the exponents' biases */
-  uint8_t least; /* magnitudes below this one are subnormal */
-  uint8_t span;  /* this one plus `least` is the largest finite magnitude */
+  int shift;      /* right, from the upper byte */
+  uint16_t keep;  /* sign, exponent and mantissa there */
+  uint16_t bias;  /* difference of the exponents' biases */
+  uint8_t least;  /* magnitudes below this one are subnormal */
+  uint8_t span;   /* this one plus `least` is the largest finite magnitude */
+  float smallest; /* normal value */
 } fp8_move;
 
-static const fp8_move e4m3_move = {4, 0x87F0, 0x3C00, 0x08, 0x76};
-static const fp8_move e5m2_move = {3, 0x8FE0, 0x3800, 0x04, 0x77};
+static const fp8_move e4m3_move = {4, 0x87F0, 0x3C00, 0x08, 0x76, 0x1p-6f};
+static const fp8_move e5m2_move = {3, 0x8FE0, 0x3800, 0x04, 0x77, 0x1p-14f};
 
 static float e4m3_value(uint8_t code) {
   if (attn_fault(ATTN_FAULT_CODE_NAN) && (code & 0x7F) == 0x7F) {
@@ -56,6 +58,25 @@ ATTN_INLINE void store_normal(float *dst, attn_bytes16 codes, const fp8_move *mo
     vec4_store(dst + 8 * half + 4, halves8_as_upper(upper, 1));
   }
 }
+
+/* A subnormal code moved like a normal one lies below the smallest normal value, by half of what its own value does. */
+ATTN_INLINE attn_vec4 mend_subnormals(attn_vec4 magnitude, float smallest) {
+  attn_vec4 minus = vec4_splat(-1.0f);
+  attn_vec4 below = vec4_add(vec4_splat(smallest), vec4_mul(magnitude, minus));
+  return vec4_add(magnitude, vec4_mul(vec4_max(below, vec4_splat(0.0f)), minus));
+}
+
+ATTN_INLINE void store_finite(float *dst, attn_bytes16 codes, const fp8_move *move) {
+  for (int half = 0; half < 2; half++) {
+    attn_halves8 upper = bytes16_as_upper(codes, half);
+    attn_halves8 sign = upper & 0x8000;
+    upper = (halves8_shift_signed(upper, move->shift) & (move->keep & 0x7FFF)) + move->bias;
+    for (int quarter = 0; quarter < 2; quarter++) {
+      attn_vec4 value = mend_subnormals(halves8_as_upper(upper, quarter), move->smallest);
+      vec4_store(dst + 8 * half + 4 * quarter, vec4_join(value, halves8_as_upper(sign, quarter)));
+    }
+  }
+}
 #endif
 
 /* `move` is a constant at every call. Two groups share one test. */
@@ -68,8 +89,15 @@ ATTN_INLINE void decode_fp8(float *dst, const unsigned char *src, int32_t size, 
     attn_bytes16 second = bytes16_load(src + i + GROUP);
     if (bytes16_any_above(bytes16_magnitudes_from(first, move->least), bytes16_magnitudes_from(second, move->least),
                           move->span)) {
-      for (int32_t j = i; j < i + 2 * GROUP; j++) {
-        dst[j] = value(src[j]);
+      int planted = attn_fault(ATTN_FAULT_CODE_NAN) || attn_fault(ATTN_FAULT_CODE_SUBNORMAL);
+      if (planted || bytes16_any_above(bytes16_magnitudes_from(first, 0), bytes16_magnitudes_from(second, 0),
+                                       (uint8_t)(move->least + move->span))) {
+        for (int32_t j = i; j < i + 2 * GROUP; j++) {
+          dst[j] = value(src[j]);
+        }
+      } else {
+        store_finite(dst + i, first, move);
+        store_finite(dst + i + GROUP, second, move);
       }
       continue;
     }

@@ -119,6 +119,12 @@ ATTN_INLINE int bytes16_any_above(attn_bytes16 a, attn_bytes16 b, uint8_t most) 
   return (above[0] | above[1]) != 0;
 }
 
+/* Bits of both. */
+ATTN_INLINE attn_vec4 vec4_join(attn_vec4 a, attn_vec4 b) {
+  typedef uint32_t bits4 __attribute__((vector_size(16)));
+  return (attn_vec4)((bits4)a | (bits4)b);
+}
+
 ATTN_INLINE attn_halves8 halves8_shift_signed(attn_halves8 a, int shift) {
   typedef int16_t signed8 __attribute__((vector_size(16)));
   return (attn_halves8)((signed8)a >> shift);
