@@ -9,6 +9,7 @@
 #include "core/rotation.h"
 
 #define LEAST_SCALE 1e-6f
+#define PART 64              /* elements that are quantised before their codes are brought to their places */
 #define INT4_ZERO_POINT 0xFu /* the scale's bits that hold the zero point */
 
 static uint32_t bits_of(float value) {
@@ -51,23 +52,34 @@ static float static_scale(const attn_row *row) {
   return scale;
 }
 
-/* Round half away from zero, within [least, most]. The bounds are tested first: what lies far beyond fits no integer. */
-static int32_t rha(float y, int32_t least, int32_t most) {
+/* Round half away from zero, within [least, most]; NaN gives least. Bounded before the conversion: what lies far beyond
+   fits no integer. By selects, so that loops around it vectorise. */
+static inline int32_t rha(float y, float least, float most) {
   float away = y + copysignf(0.5f, y);
-  if (!(away > (float)least)) {
-    return least;
-  }
-  return away >= (float)most ? most : (int32_t)away;
+  float bounded = away > least ? away : least;
+  bounded = bounded < most ? bounded : most;
+  return (int32_t)bounded;
 }
 
 /* The largest magnitude's bits: 0x7F800000 and beyond where the row holds an infinity or a NaN. */
 static uint32_t absmax_bits(const float *values, int64_t n) {
-  uint32_t most = 0;
+  int32_t most = 0; /* magnitudes are positive numbers, whose order is that of their bits */
   for (int64_t i = 0; i < n; i++) {
-    uint32_t magnitude = bits_of(values[i]) & 0x7FFFFFFFu;
+    int32_t magnitude = (int32_t)(bits_of(values[i]) & 0x7FFFFFFFu);
     most = magnitude > most ? magnitude : most;
   }
-  return most;
+  return (uint32_t)most;
+}
+
+/* The codes of a row, brought to their places. */
+static void put_codes(const attn_row *to, const unsigned char *codes, int64_t n) {
+  if (to->code_stride == 1) {
+    memcpy(to->codes, codes, (size_t)n);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    to->codes[i * to->code_stride] = codes[i];
+  }
 }
 
 static void store_codes_zero(const attn_rows *rows, const attn_row *to) {
@@ -90,38 +102,72 @@ static void store_padding(const attn_rows *rows, const attn_row *to) {
 /* int8 and fp8: symmetric about 0. */
 static void store_symmetric(const attn_rows *rows, const attn_row *to, const float *values, uint32_t absmax) {
   int is_int8 = rows->facts->code == ATTN_CODE_INT8;
+  unsigned char codes[ATTN_ROW_MAX];
   float scale = float_of(absmax) / (is_int8 ? 127.0f : ATTN_FP8_E4M3_MAX);
   scale = scale > LEAST_SCALE ? scale : LEAST_SCALE;
   float inverse = 1.0f / scale;
-  for (int64_t i = 0; i < rows->size; i++) {
-    float y = values[i] * inverse;
-    to->codes[i * to->code_stride] =
-        is_int8 ? (unsigned char)(uint32_t)rha(y, -128, 127) : (unsigned char)attn_fp8_e4m3_encode(y);
+  if (is_int8) {
+    for (int64_t i = 0; i < rows->size; i++) {
+      codes[i] = (unsigned char)(uint32_t)rha(values[i] * inverse, -128.0f, 127.0f);
+    }
+  } else {
+    for (int64_t i = 0; i < rows->size; i++) {
+      codes[i] = attn_fp8_e4m3_encode(values[i] * inverse);
+    }
   }
+  put_codes(to, codes, rows->size);
   store_scale(to, bits_of(scale));
+}
+
+/* The least and the largest of the values and 0; of NaN any. Lanes apart, since their order does not matter. */
+static void find_range(const float *values, int64_t n, float *least, float *most) {
+  enum { LANES = 8 };
+  float low[LANES] = {0.0f};
+  float high[LANES] = {0.0f};
+  int64_t whole = n / LANES * LANES;
+  for (int64_t i = 0; i < whole; i += LANES) {
+    for (int j = 0; j < LANES; j++) {
+      float x = values[i + j];
+      low[j] = x < low[j] ? x : low[j];
+      high[j] = x > high[j] ? x : high[j];
+    }
+  }
+  for (int64_t i = whole; i < n; i++) {
+    low[0] = values[i] < low[0] ? values[i] : low[0];
+    high[0] = values[i] > high[0] ? values[i] : high[0];
+  }
+  *least = low[0];
+  *most = high[0];
+  for (int j = 1; j < LANES; j++) {
+    *least = low[j] < *least ? low[j] : *least;
+    *most = high[j] > *most ? high[j] : *most;
+  }
 }
 
 /* int4 of a rotated row. 0: its range is not finite. */
 static int store_int4(const attn_rows *rows, const attn_row *to, const float *values) {
-  float least = 0.0f;
-  float most = 0.0f;
-  for (int64_t i = 0; i < rows->size; i++) {
-    least = values[i] < least ? values[i] : least;
-    most = values[i] > most ? values[i] : most;
-  }
+  float least;
+  float most;
+  find_range(values, rows->size, &least, &most);
   float range = most - least;
   if (absmax_bits(values, rows->size) >= 0x7F800000u || !(range <= 3.402823466e38f)) {
     return 0;
   }
   float scale = range / 15.0f;
   scale = scale > LEAST_SCALE ? scale : LEAST_SCALE;
-  int32_t zero_point = rha(-least / scale, 0, 15);
+  float zero_point = (float)rha(-least / scale, 0.0f, 15.0f);
   float inverse = 1.0f / scale;
-  for (int64_t i = 0; i < rows->size; i += 2) {
-    uint32_t low = (uint32_t)rha(values[i] * inverse + (float)zero_point, 0, 15);
-    uint32_t high = i + 1 < rows->size ? (uint32_t)rha(values[i + 1] * inverse + (float)zero_point, 0, 15) : 0;
-    to->codes[i / 2 * to->code_stride] = (unsigned char)(low | high << 4);
+  unsigned char codes[ATTN_ROW_MAX + 1];
+  for (int64_t i = 0; i < rows->size; i++) {
+    codes[i] = (unsigned char)(uint32_t)rha(values[i] * inverse + zero_point, 0.0f, 15.0f);
   }
+  codes[rows->size] = 0; /* the spare half of an odd row's last byte */
+  unsigned char pairs[ATTN_ROW_MAX / 2 + 1];
+  int64_t bytes = attn_format_code_bytes(rows->facts, rows->size);
+  for (int64_t i = 0; i < bytes; i++) {
+    pairs[i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
+  }
+  put_codes(to, pairs, bytes);
   store_scale(to, (bits_of(scale) & ~INT4_ZERO_POINT) | (uint32_t)zero_point);
   return 1;
 }
@@ -145,9 +191,21 @@ void attn_quantise_row(const attn_rows *rows, const attn_row *to, float *values)
 void attn_quantise_part(const attn_rows *rows, const attn_row *to, int64_t begin, int32_t n, const float *values) {
   float scale = static_scale(to);
   int is_e4m3 = rows->facts->code == ATTN_CODE_E4M3;
-  for (int32_t i = 0; i < n; i++) {
-    float y = values[i] / scale;
-    to->codes[(begin + i) * to->code_stride] = is_e4m3 ? attn_fp8_e4m3_encode(y) : attn_fp8_e5m2_encode(y);
+  unsigned char codes[PART];
+  for (int32_t first = 0; first < n; first += PART) {
+    int32_t count = n - first < PART ? n - first : PART;
+    if (is_e4m3) {
+      for (int32_t i = 0; i < count; i++) {
+        codes[i] = attn_fp8_e4m3_encode(values[first + i] / scale);
+      }
+    } else {
+      for (int32_t i = 0; i < count; i++) {
+        codes[i] = attn_fp8_e5m2_encode(values[first + i] / scale);
+      }
+    }
+    attn_row part = *to;
+    part.codes += (begin + first) * to->code_stride;
+    put_codes(&part, codes, count);
   }
 }
 
