@@ -5,36 +5,36 @@
 #include <stdio.h>
 
 #define BYTES ATTN_DTYPE_BIT(ATTN_DTYPE_UINT8)
-#define ROW_SCALE "zero bytes to the next multiple of 4, F32 scale"
+#define ROW_SCALE "zeros to the next multiple of 4, scale"
 
 static const attn_format_facts formats[] = {
     {.format = ATTN_FORMAT_FLOAT32,
      .dtypes = ATTN_DTYPE_BIT(ATTN_DTYPE_FLOAT32),
      .code = ATTN_CODE_FLOAT,
      .bits = 32,
-     .row = "the elements"},
+     .row = "D elements"},
     {.format = ATTN_FORMAT_FLOAT16,
      .dtypes = ATTN_DTYPE_BIT(ATTN_DTYPE_FLOAT16),
      .code = ATTN_CODE_FLOAT,
      .bits = 16,
-     .row = "the elements"},
+     .row = "D elements"},
     {.format = ATTN_FORMAT_BFLOAT16,
      .dtypes = ATTN_DTYPE_BIT(ATTN_DTYPE_BFLOAT16),
      .code = ATTN_CODE_FLOAT,
      .bits = 16,
-     .row = "the elements"},
+     .row = "D elements"},
     {.format = ATTN_FORMAT_FP8_E4M3,
      .dtypes = ATTN_DTYPE_BIT(ATTN_DTYPE_FP8_E4M3) | BYTES,
      .code = ATTN_CODE_E4M3,
      .bits = 8,
      .scale = ATTN_SCALE_STATIC,
-     .row = "one code an element; the scale is the caller's, one or one per KV head"},
+     .row = "D codes"},
     {.format = ATTN_FORMAT_FP8_E5M2,
      .dtypes = ATTN_DTYPE_BIT(ATTN_DTYPE_FP8_E5M2) | BYTES,
      .code = ATTN_CODE_E5M2,
      .bits = 8,
      .scale = ATTN_SCALE_STATIC,
-     .row = "one code an element; the scale is the caller's, one or one per KV head"},
+     .row = "D codes"},
     {.format = ATTN_FORMAT_INT8_PER_TOKEN_HEAD,
      .dtypes = BYTES,
      .code = ATTN_CODE_INT8,
@@ -53,7 +53,7 @@ static const attn_format_facts formats[] = {
      .bits = 4,
      .scale = ATTN_SCALE_ROW,
      .rotated = 1,
-     .row = "ceil(D / 2) bytes, even element low, " ROW_SCALE " with the zero point in its low 4 bits"},
+     .row = "ceil(D / 2) bytes, the even element in the low nibble, " ROW_SCALE},
     {.format = ATTN_FORMAT_FP8_DS_MLA,
      .dtypes = BYTES,
      .code = ATTN_CODE_E4M3,
@@ -69,6 +69,29 @@ const attn_format_facts *attn_format_of(attn_format format) {
     }
   }
   return NULL;
+}
+
+void attn_format_type_words(const attn_format_facts *facts, char text[64]) {
+  size_t used = 0;
+  text[0] = '\0';
+#define ATTN_APPEND(name, value, spelling, bytes, code, bits)                                                          \
+  if ((facts->dtypes & ATTN_DTYPE_BIT(name)) != 0 && used < 64) {                                                      \
+    int n = snprintf(text + used, 64 - used, "%s%s", used > 0 ? ", " : "", spelling);                                  \
+    used += n > 0 ? (size_t)n : 0;                                                                                     \
+  }
+  ATTN_DTYPE_LIST(ATTN_APPEND)
+#undef ATTN_APPEND
+}
+
+const char *attn_format_scale_words(const attn_format_facts *facts) {
+  switch (facts->scale) {
+  case ATTN_SCALE_STATIC:
+    return "static: one, or one per KV head; 1 where none is given";
+  case ATTN_SCALE_ROW:
+    return facts->code == ATTN_CODE_INT4 ? "float32 of each row, its low 4 bits the zero point" : "float32 of each row";
+  default:
+    return facts->latent ? "float32 of each 128 elements" : "none";
+  }
 }
 
 const char *attn_format_names_built(char text[ATTN_FORMAT_NAMES_BYTES]) {

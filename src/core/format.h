@@ -38,7 +38,7 @@ typedef struct attn_format_facts {
   attn_scale_place scale;
   int rotated;     /* rows are stored in the rotated domain (rotation.h) */
   int latent;      /* rows are latent rows only */
-  const char *row; /* the row in words, for tables */
+  const char *row; /* the row of D elements in words, for tables */
 } attn_format_facts;
 
 /* Name, storage type and "built in" stand in ATTN_FORMAT_LIST: attn_format_name(), and these. */
@@ -48,6 +48,10 @@ int attn_format_built(attn_format format);
 /* The names of those that are built, for messages: "float32, float16, ...". */
 #define ATTN_FORMAT_NAMES_BYTES 160
 const char *attn_format_names_built(char text[ATTN_FORMAT_NAMES_BYTES]);
+
+/* The accepted element types, "fp8_e4m3, uint8"; where a format's scale lies, in words. */
+void attn_format_type_words(const attn_format_facts *facts, char text[64]);
+const char *attn_format_scale_words(const attn_format_facts *facts);
 
 /* NULL for AUTO and outside the list. */
 const attn_format_facts *attn_format_of(attn_format format);

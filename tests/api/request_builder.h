@@ -278,4 +278,21 @@ static inline int request_is_refused(request_files *files, const char *base, con
   return 1;
 }
 
+/* Where a tensor of a result lies in the file, and how many bytes it has; NULL if it is not as `like` ("dtype":...). */
+static inline const unsigned char *request_result(const unsigned char *file, const char *name, const char *like,
+                                                  size_t *bytes) {
+  char word[160];
+  uint64_t header = 0;
+  size_t begin = 0;
+  size_t end = 0;
+  memcpy(&header, file, sizeof(header)); /* little-endian, as this machine */
+  snprintf(word, sizeof(word), "\"%s\":{%s,\"data_offsets\":[", name, like);
+  const char *found = strstr((const char *)file + 8, word);
+  if (found == NULL || sscanf(found + strlen(word), "%zu,%zu", &begin, &end) != 2) {
+    return NULL;
+  }
+  *bytes = end - begin;
+  return file + 8 + header + begin;
+}
+
 #endif

@@ -102,23 +102,6 @@ static void test_results(void **state) {
   free(header);
 }
 
-/* Where a tensor of a result lies in the file, and how many bytes it has; NULL if it is not as `like` ("dtype":...). */
-static const unsigned char *result_tensor(const unsigned char *file, const char *name, const char *like,
-                                          size_t *bytes) {
-  char word[160];
-  uint64_t header = 0;
-  size_t begin = 0;
-  size_t end = 0;
-  memcpy(&header, file, sizeof(header)); /* little-endian, as this machine */
-  snprintf(word, sizeof(word), "\"%s\":{%s,\"data_offsets\":[", name, like);
-  const char *found = strstr((const char *)file + 8, word);
-  if (found == NULL || sscanf(found + strlen(word), "%zu,%zu", &begin, &end) != 2) {
-    return NULL;
-  }
-  *bytes = end - begin;
-  return file + 8 + header + begin;
-}
-
 enum { FP8_ROWS = 20, FP8_SIZE = 130, FP8_OWNED = 16 };
 
 /* One request with an fp8 output, held against the float32 values of the same call. */
@@ -132,10 +115,10 @@ static void compare_fp8(const fp8_request *tried, const unsigned char *file, con
   size_t bytes = 0;
   size_t scale_bytes = 0;
   const char *like = "\"dtype\":\"F8_E4M3\",\"shape\":[5,4,130]";
-  const unsigned char *codes = result_tensor(file, "out", like, &bytes);
+  const unsigned char *codes = request_result(file, "out", like, &bytes);
   const unsigned char *scales = NULL;
   if (tried->scales != NULL) {
-    scales = result_tensor(file, "out_scale", tried->scales, &scale_bytes);
+    scales = request_result(file, "out_scale", tried->scales, &scale_bytes);
   }
   assert_non_null(codes);
   assert_int_equal(bytes, FP8_ROWS * FP8_SIZE);
@@ -174,7 +157,7 @@ static void test_fp8_results(void **state) {
   unsigned char *plain = fixture_read(files.out_path, &bytes);
   assert_non_null(plain);
   const char *like = "\"dtype\":\"F32\",\"shape\":[5,4,130]";
-  const unsigned char *values = result_tensor(plain, "out", like, &bytes);
+  const unsigned char *values = request_result(plain, "out", like, &bytes);
   assert_non_null(values);
   for (size_t i = 0; i < COUNT_OF(tried); ++i) {
     for (int poison = 0; poison < 2; ++poison) {

@@ -140,7 +140,7 @@ extern const size_t request_num_ops;
 extern const key_row request_keys[KEY_COUNT];
 extern const tensor_row request_tensors[TENSOR_COUNT];
 
-/* One row format, for --describe. */
+/* One row format, for --describe: beside those of core/format.h. */
 typedef struct row_row {
   const char *formats;
   const char *row;
@@ -172,6 +172,8 @@ typedef struct request {
   int32_t block_size;
   attn_format k_format;
   attn_format v_format;
+  int k_separate; /* scales of rows in a tensor of their own */
+  int v_separate;
   attn_dtype out_dtype;
 } request;
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/format.h"
 #include "request.h"
 
 static int given(const request *parsed, request_tensor id) {
@@ -74,24 +75,19 @@ static int pool_format(const key_value *key, const char *key_name, const st_tens
     }
     return CLI_OK;
   }
-  attn_dtype storage = ATTN_DTYPE_UINT8;
-#define STORAGE_OF(name, value, spelling, type, built)                                                                 \
-  if (wanted == name) {                                                                                                \
-    storage = type;                                                                                                    \
-  }
-  ATTN_FORMAT_LIST(STORAGE_OF)
-#undef STORAGE_OF
-  int is_fp8 = storage == ATTN_DTYPE_FP8_E4M3 || storage == ATTN_DTYPE_FP8_E5M2;
-  if (dtype != storage && !(is_fp8 && dtype == ATTN_DTYPE_UINT8)) {
-    return cli_fail(report, CLI_BAD_INPUT, "tensor %s has type %s; accepted for %s: %s%s", pool->name,
-                    st_dtype_name(pool->dtype), attn_format_name(wanted), st_name_of(storage), is_fp8 ? ", U8" : "");
+  const attn_format_facts *facts = attn_format_of(wanted);
+  if ((facts->dtypes & ATTN_DTYPE_BIT(dtype)) == 0) {
+    char types[64];
+    attn_format_type_words(facts, types);
+    return cli_fail(report, CLI_BAD_INPUT, "tensor %s has type %s; accepted for %s: %s", pool->name,
+                    st_dtype_name(pool->dtype), attn_format_name(wanted), types);
   }
   *format = wanted;
   return CLI_OK;
 }
 
 static int has_outside_scale(attn_format format, int separate) {
-  return separate || format == ATTN_FORMAT_FP8_E4M3 || format == ATTN_FORMAT_FP8_E5M2;
+  return separate || attn_format_of(format)->scale == ATTN_SCALE_STATIC;
 }
 
 static int check_scale(const request *parsed, request_tensor id, attn_format format, int separate, cli_report *report) {
@@ -121,8 +117,10 @@ static int check_pools(request *parsed, cli_report *report) {
       continue;
     }
     int code = pool_format(&parsed->key[key], request_keys[key].name, pool, formats[i], report);
+    int separate = code == CLI_OK && parsed->key[key].separate;
+    *(i == 0 ? &parsed->k_separate : &parsed->v_separate) = separate;
     if (code == CLI_OK) {
-      code = check_scale(parsed, scales[i], *formats[i], parsed->key[key].separate, report);
+      code = check_scale(parsed, scales[i], *formats[i], separate, report);
     }
     if (code == CLI_OK) {
       code = agree(pool, hnd ? 2 : 1, "block size", &parsed->block_size, report);
@@ -396,7 +394,10 @@ int request_problem(const request *parsed, const cli_options *flags, attn_proble
     made.v_format = parsed->v_format;
     made.layout = (attn_layout)key[KEY_KV_LAYOUT].integer;
     made.block_size = parsed->block_size;
-    made.separate_scales = key[KEY_CACHE_FORMAT].separate;
+    made.separate_scales = parsed->k_separate && parsed->v_separate ? ATTN_SEPARATE_BOTH
+                           : parsed->k_separate                     ? ATTN_SEPARATE_K
+                           : parsed->v_separate                     ? ATTN_SEPARATE_V
+                                                                    : ATTN_SEPARATE_NONE;
   } else {
     made.kv_dtype = st_dtype_of_library(parsed->tensor[TENSOR_K]->dtype);
   }

@@ -2,6 +2,7 @@
 /* `attn run --describe`: the format's tables in Markdown or JSON, printed from the tables that parse it. */
 #include <string.h>
 
+#include "core/format.h"
 #include "request.h"
 
 /* The operations of a mask, in words. */
@@ -57,10 +58,39 @@ static void describe_tensors(void) {
   }
 }
 
+/* Row i of the table: a format of K and V as core/format.h states it, or one of request_rows. 0: there is no such. */
+static int format_row(size_t i, row_row *row, char *text, size_t bytes) {
+  size_t formats = 0;
+  for (int f = ATTN_FORMAT_FLOAT32; attn_format_of((attn_format)f) != NULL; ++f) {
+    const attn_format_facts *facts = attn_format_of((attn_format)f);
+    if (facts->latent || formats++ != i) {
+      continue;
+    }
+    char types[100];
+    unsigned accepted = 0;
+    for (int t = 0; t < ST_DTYPE_COUNT; ++t) {
+      attn_dtype dtype = st_dtype_of_library((st_dtype)t);
+      accepted |= dtype != ATTN_DTYPE_DEFAULT && (facts->dtypes & ATTN_DTYPE_BIT(dtype)) != 0 ? 1u << t : 0u;
+    }
+    request_dtype_names(accepted, types, sizeof(types));
+    snprintf(text, bytes, "%s: %s; scale: %s", types, facts->row, attn_format_scale_words(facts));
+    row->formats = attn_format_name((attn_format)f);
+    row->row = text;
+    return 1;
+  }
+  if (i - formats < request_num_rows) {
+    *row = request_rows[i - formats];
+    return 1;
+  }
+  return 0;
+}
+
 static void describe_rows(void) {
-  puts("\n## Rows\n\n| format | row |\n|---|---|");
-  for (size_t i = 0; i < request_num_rows; ++i) {
-    printf("| %s | %s |\n", request_rows[i].formats, request_rows[i].row);
+  row_row row;
+  char text[300];
+  puts("\n## Rows\n\n| format | row of D elements |\n|---|---|");
+  for (size_t i = 0; format_row(i, &row, text, sizeof(text)); ++i) {
+    printf("| %s | %s |\n", row.formats, row.row);
   }
 }
 
@@ -71,7 +101,9 @@ static const struct {
     {"`attention`", "`out` [tokens, q_heads, v head size], `lse` [tokens, q_heads] F32 (natural base, sink excluded), "
                     "`out_scale` with "
                     "output_block; tokens beyond query_start_loc[seqs] come back 0, with --poison NaN."},
-    {"`cache_write`, and `attention` that wrote", "the cache tensors under their own names."},
+    {"`cache_write`, and `attention` that wrote",
+     "the cache tensors under their own names after the write, and their separate "
+     "scales."},
     {"`cache_gather`", "`k`, `v` [sum of (seq_lens - seq_starts), kv_heads, head size] in out_dtype."},
     {"`merge`", "`out`, `lse`."},
     {"Keys of every result", "`backend`, `backend_reason`, `splits`, `workspace_bytes` (0 where they do not apply)."},
@@ -163,10 +195,12 @@ static void describe_json(void) {
   write_keys(&w);
   write_tensors(&w);
   json_array(&w, "rows");
-  for (size_t i = 0; i < request_num_rows; ++i) {
+  row_row row;
+  char text[300];
+  for (size_t i = 0; format_row(i, &row, text, sizeof(text)); ++i) {
     next_row(&w);
-    json_string(&w, "formats", request_rows[i].formats);
-    json_string(&w, "row", request_rows[i].row);
+    json_string(&w, "formats", row.formats);
+    json_string(&w, "row", row.row);
     json_end(&w);
   }
   json_end(&w);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/format.h"
 #include "request.h"
 
 static void append_word(char *text, size_t bytes, const char *word) {
@@ -61,9 +62,8 @@ static int parse_format(const char *text, key_value *value) {
   if (strcmp(name, "auto") != 0 && !attn_format_from_name(name, &format)) {
     return 0;
   }
-  int per_token = format == ATTN_FORMAT_INT8_PER_TOKEN_HEAD || format == ATTN_FORMAT_FP8_PER_TOKEN_HEAD ||
-                  format == ATTN_FORMAT_INT4_PER_TOKEN_HEAD;
-  if (plus != NULL && !per_token) {
+  const attn_format_facts *facts = attn_format_of(format);
+  if (plus != NULL && (facts == NULL || facts->scale != ATTN_SCALE_ROW)) {
     return 0;
   }
   value->integer = (int64_t)format;

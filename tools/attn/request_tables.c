@@ -277,14 +277,8 @@ const tensor_row request_tensors[TENSOR_COUNT] = {
                          "their log-sum-exps"},
 };
 
+/* What the table of formats does not say. */
 const row_row request_rows[] = {
-    {"float32, float16, bfloat16", "the elements"},
-    {"fp8_e4m3, fp8_e5m2", "F8_* or U8, one byte an element"},
-    {"int8_per_token_head, fp8_per_token_head",
-     "U8: D codes, zero bytes to the next multiple of 4, F32 scale: pad4(D) + 4 bytes"},
-    {"int4_per_token_head",
-     "U8: ceil(D/2) bytes, even element in the low nibble, pad to 4, F32 scale whose four lowest "
-     "bits are the zero point"},
     {"+separate_scales", "the codes alone: no padding, no scale (int4: the zero point stays in the scale's low bits)"},
     {"latent float32, float16, bfloat16, fp8_e4m3", "kv_lora_rank + qk_rope_head_dim elements, one scale for all"},
     {"latent fp8_ds_mla", "U8, 656 bytes, kv_lora_rank 512, qk_rope_head_dim 64: 512 codes, 4 F32 tile scales, 64 "

@@ -11,7 +11,7 @@
 #include "request.h"
 
 /* What a call answers. Tensors with `owned` set are freed with it. */
-enum { RUN_MAX_TENSORS = 5 };
+enum { RUN_MAX_TENSORS = 7 };
 typedef struct run_result {
   st_tensor tensors[RUN_MAX_TENSORS];
   size_t num_tensors;
@@ -112,7 +112,13 @@ int64_t run_owns_bias(const void *context, const int64_t *index);
 /* Owns nothing. */
 int64_t run_owns_none(const void *context, const int64_t *index);
 
-/* Copy the slots that slot_mapping names from a pool's padded copy into its tensor. */
-void run_collect_slots(const request *parsed, const run_view *pool, st_tensor *tensor);
+/* Scales of K (is_v 0) or V: separate ones as padded copies of those whose slot the call owns (`owned` NULL: none),
+   static ones whole. */
+int run_view_scales(run_view *view, const request *parsed, int is_v, int poison, const run_ownership *owned,
+                    cli_report *report);
+
+/* After a write: the pools under their own names, and their separate scales, with the slots that slot_mapping names
+   from the padded copies. `views` are those of all tensors. */
+void run_collect_written(const run_job *job, const run_view *views);
 
 #endif

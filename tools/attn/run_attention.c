@@ -96,6 +96,10 @@ static int open_inputs(const run_job *job, attention_call *call) {
   int poison = job->flags->poison;
   int code = poison ? run_own_attention(job->request, &call->problem, &call->owned, job->report) : CLI_OK;
   for (int i = 0; code == CLI_OK && i < TENSOR_COUNT; ++i) {
+    if (i == TENSOR_K_SCALE || i == TENSOR_V_SCALE) {
+      code = run_view_scales(&call->tensors[i], job->request, i == TENSOR_V_SCALE, poison, &call->owned, job->report);
+      continue;
+    }
     code = run_view_open(&call->tensors[i], job->request->tensor[i], poison, owner_of(job->request, (request_tensor)i),
                          &call->owned, job->report);
   }
@@ -174,11 +178,8 @@ static void collect(const run_job *job, void *opened) {
   for (size_t i = 0; i < job->result->num_tensors; ++i) {
     run_view_collect(views[i], &job->result->tensors[i], parsed->num_tokens);
   }
-  for (int i = 0; parsed->tensor[TENSOR_SLOT_MAPPING] != NULL && i < 2; ++i) {
-    request_tensor id = i == 0 ? TENSOR_K_CACHE : TENSOR_V_CACHE;
-    st_tensor pool = *parsed->tensor[id];
-    run_collect_slots(parsed, &call->tensors[id], &pool);
-    run_add_input(job, &pool);
+  if (parsed->tensor[TENSOR_SLOT_MAPPING] != NULL) {
+    run_collect_written(job, call->tensors);
   }
 }
 

@@ -13,9 +13,18 @@ typedef struct cache_call {
   int64_t rows; /* gathered */
 } cache_call;
 
-static int open_inputs(const run_job *job, cache_call *call, const run_owned *owners) {
+static int is_scale(int id) {
+  return id == TENSOR_K_SCALE || id == TENSOR_V_SCALE;
+}
+
+static int open_inputs(const run_job *job, cache_call *call, const run_owned *owners, const run_ownership *scales) {
   int code = CLI_OK;
   for (int i = 0; code == CLI_OK && i < TENSOR_COUNT; ++i) {
+    if (is_scale(i)) {
+      code = run_view_scales(&call->tensors[i], job->request, i == TENSOR_V_SCALE, job->flags->poison, scales,
+                             job->report);
+      continue;
+    }
     code = run_view_open(&call->tensors[i], job->request->tensor[i], job->flags->poison, owners[i], &call->owned,
                          job->report);
   }
@@ -64,17 +73,12 @@ static int open_write(const run_job *job, void **opened) {
     return cli_fail(job->report, CLI_FAILED, "no memory for the call");
   }
   call->owned.request = job->request;
-  return open_inputs(job, call, owners);
+  return open_inputs(job, call, owners, NULL);
 }
 
 static void collect_written(const run_job *job, void *opened) {
   const cache_call *call = opened;
-  for (int i = 0; i < 2; ++i) {
-    request_tensor id = i == 0 ? TENSOR_K_CACHE : TENSOR_V_CACHE;
-    st_tensor pool = *job->request->tensor[id];
-    run_collect_slots(job->request, &call->tensors[id], &pool);
-    run_add_input(job, &pool);
-  }
+  run_collect_written(job, call->tensors);
 }
 
 const run_steps run_cache_write = {OP_CACHE_WRITE, open_write, write_cache, collect_written, close_call};
@@ -201,7 +205,7 @@ static int open_gather(const run_job *job, void **opened) {
   if (code == CLI_OK && job->flags->poison) {
     code = run_own_gather(job->request, &call->owned, job->report);
   }
-  return code == CLI_OK ? open_inputs(job, call, owners) : code;
+  return code == CLI_OK ? open_inputs(job, call, owners, &call->owned) : code;
 }
 
 static void collect_gathered(const run_job *job, void *opened) {

@@ -251,20 +251,89 @@ int64_t run_owns_none(const void *context, const int64_t *index) {
   return 0;
 }
 
-void run_collect_slots(const request *parsed, const run_view *pool, st_tensor *tensor) {
+/* ---- Separate scales: an axis fewer than their pool ------------------------------------------------------------- */
+
+static int is_separate(const request *parsed, int is_v) {
+  return is_v ? parsed->v_separate : parsed->k_separate;
+}
+
+/* One scale of a padded copy, to the tensor or from it. */
+static void move_scale(const request *parsed, const run_view *view, const st_tensor *tensor, int64_t slot, int64_t head,
+                       int into_copy) {
+  int hnd = parsed->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
+  int64_t block = slot / parsed->block_size;
+  int64_t middle = hnd ? head : slot % parsed->block_size;
+  int64_t inner = hnd ? slot % parsed->block_size : head;
+  int64_t padded = block * view->strides[0] + middle * view->strides[1] + inner * view->strides[2];
+  int64_t compact = (block * tensor->shape[1] + middle) * tensor->shape[2] + inner;
+  unsigned char *copy = view->memory + (size_t)padded * sizeof(float);
+  unsigned char *given = tensor->data + (size_t)compact * sizeof(float);
+  if (into_copy) {
+    memcpy(copy, given, sizeof(float));
+  } else {
+    memcpy(given, copy, sizeof(float));
+  }
+}
+
+/* Scales have the extents of their pool, or the library refuses them. */
+static int fits_pool(const request *parsed, const st_tensor *tensor) {
+  int hnd = parsed->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
+  return tensor->rank == 3 && tensor->shape[0] * parsed->block_size == pool_slots(parsed) &&
+         tensor->shape[hnd ? 2 : 1] == parsed->block_size && tensor->shape[hnd ? 1 : 2] == parsed->num_kv_heads;
+}
+
+int run_view_scales(run_view *view, const request *parsed, int is_v, int poison, const run_ownership *owned,
+                    cli_report *report) {
+  const st_tensor *tensor = parsed->tensor[is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE];
+  int separate = tensor != NULL && is_separate(parsed, is_v);
+  int code = run_view_open(view, tensor, poison, separate ? run_owns_none : NULL, NULL, report);
+  if (code != CLI_OK || !separate || view->memory == NULL || owned == NULL || !fits_pool(parsed, tensor)) {
+    return code;
+  }
+  for (int64_t slot = 0; slot < owned->num_slots; ++slot) {
+    for (int64_t head = 0; owned->slots[slot] && head < parsed->num_kv_heads; ++head) {
+      move_scale(parsed, view, tensor, slot, head, 1);
+    }
+  }
+  return CLI_OK;
+}
+
+/* The slots of one pool, and of its scales, from the padded copies into the tensors. */
+static void collect_slots(const request *parsed, int is_v, const run_view *views, st_tensor *pool, st_tensor *scale) {
   const st_tensor *slots = parsed->tensor[TENSOR_SLOT_MAPPING];
+  const run_view *pool_view = &views[is_v ? TENSOR_V_CACHE : TENSOR_K_CACHE];
+  const run_view *scale_view = &views[is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE];
   int hnd = parsed->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
   int64_t num_slots = pool_slots(parsed);
-  if (pool->memory == NULL) {
-    return;
-  }
   for (int64_t i = 0; i < slots->shape[0]; ++i) {
     int64_t slot;
     memcpy(&slot, slots->data + (size_t)i * sizeof(slot), sizeof(slot));
     for (int64_t head = 0; slot >= 0 && slot < num_slots && head < parsed->num_kv_heads; ++head) {
       int64_t offset = slot % parsed->block_size;
       int64_t index[ST_MAX_RANK] = {slot / parsed->block_size, hnd ? head : offset, hnd ? offset : head};
-      run_view_collect_row(pool, tensor, index);
+      if (pool_view->memory != NULL) {
+        run_view_collect_row(pool_view, pool, index);
+      }
+      if (scale != NULL && scale_view->memory != NULL) {
+        move_scale(parsed, scale_view, scale, slot, head, 0);
+      }
+    }
+  }
+}
+
+void run_collect_written(const run_job *job, const run_view *views) {
+  const request *parsed = job->request;
+  for (int is_v = 0; is_v < 2; ++is_v) {
+    st_tensor pool = *parsed->tensor[is_v ? TENSOR_V_CACHE : TENSOR_K_CACHE];
+    st_tensor scale;
+    int separate = is_separate(parsed, is_v);
+    if (separate) {
+      scale = *parsed->tensor[is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE];
+    }
+    collect_slots(parsed, is_v, views, &pool, separate ? &scale : NULL);
+    run_add_input(job, &pool);
+    if (separate) {
+      run_add_input(job, &scale);
     }
   }
 }
