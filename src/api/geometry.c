@@ -265,7 +265,7 @@ static attn_status describe_latent(const attn_cache_desc *d, attn_cache_layout p
   }
   if (dtype == ATTN_DTYPE_DEFAULT || dtype == ATTN_DTYPE_UINT8 || !attn_format_built(d->k_format)) {
     return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "desc.k_format: %s is not built in for latent rows; accepted: a float format",
+                     "desc.k_format: %s is not built in for latent rows; accepted: a float format or fp8_e4m3, fp8_e5m2",
                      attn_format_name(d->k_format));
   }
   int64_t row = (int64_t)d->kv_lora_rank + d->qk_rope_head_dim;
@@ -293,6 +293,8 @@ static attn_status describe(const attn_group_spec *spec, int64_t num_blocks, int
   ATTN_TRY(attn_cache_describe(&desc, &info, message));
   part[ATTN_PART_K] = info.k;
   part[ATTN_PART_V] = info.v;
+  part[ATTN_PART_K_SCALE] = info.k_scale;
+  part[ATTN_PART_V_SCALE] = info.v_scale;
   return ATTN_OK;
 }
 
