@@ -18,16 +18,21 @@ enum { SEQS = 3, MAX_LEN = 2200, MAX_ROWS = 4, MAX_LAYERS = 3, MAX_HEAD = 512 };
 
 /* Sizes of a pool: the same four groups, large and small. */
 typedef struct setup {
-  int32_t pages, block, kernel, max_len, window, long_step;
+  int32_t pages, block, kernel, max_len, window, long_step, separate_scales;
   int32_t heads[GROUPS], head_size[GROUPS], layers[GROUPS];
   uint64_t page_bytes; /* by hand */
 } setup;
 
-/* One group's own pool and caches. */
+/* One group's own pool and caches: K, V and, where they are apart, their scales. */
 typedef struct plain {
   attn_pool *pool;
-  tensor k[MAX_LAYERS], v[MAX_LAYERS];
+  tensor part[MAX_LAYERS][4];
 } plain;
+
+/* The tensors of one layer, by attn_page_part; NULL for what there is not. */
+typedef struct parts {
+  const DLTensor *part[4];
+} parts;
 
 typedef struct world {
   const setup *s;
@@ -39,7 +44,7 @@ typedef struct world {
   attn_geometry geometry;
   attn_pool *pool;
   tensor pages;
-  attn_page_view k[GROUPS][MAX_LAYERS], v[GROUPS][MAX_LAYERS];
+  attn_page_view part[GROUPS][MAX_LAYERS][4];
   plain plain[GROUPS];
   int32_t len[SEQS];
   int32_t tokens[SEQS][MAX_LEN];
@@ -54,15 +59,27 @@ static int32_t draw(world *w, int32_t below) {
   return (int32_t)((random_bits(&w->random) >> 8) % (uint32_t)below);
 }
 
-static attn_format format_of(const world *w, int g) {
-  return w->layer[g].k_format;
+static parts shared_parts(const world *w, int g, int32_t layer) {
+  parts all;
+  for (int i = 0; i < 4; i++) {
+    all.part[i] = w->group[g].part[i].ndim > 0 ? &w->part[g][layer][i].tensor : NULL;
+  }
+  return all;
+}
+
+static parts plain_parts(const world *w, int g, int32_t layer) {
+  parts all;
+  for (int i = 0; i < 4; i++) {
+    all.part[i] = w->group[g].part[i].ndim > 0 ? &w->plain[g].part[layer][i].t : NULL;
+  }
+  return all;
 }
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static void describe_groups(world *w, attn_group_spec *specs) {
-  static const attn_format formats[GROUPS] = {ATTN_FORMAT_BFLOAT16, ATTN_FORMAT_BFLOAT16, ATTN_FORMAT_BFLOAT16,
-                                              ATTN_FORMAT_FLOAT32};
+  static const attn_format formats[GROUPS] = {ATTN_FORMAT_BFLOAT16, ATTN_FORMAT_INT4_PER_TOKEN_HEAD,
+                                              ATTN_FORMAT_FP8_E4M3, ATTN_FORMAT_FLOAT32};
   for (int g = 0; g < GROUPS; g++) {
     attn_cache_desc layer = ATTN_CACHE_DESC_INIT;
     attn_group_spec spec = ATTN_GROUP_SPEC_INIT;
@@ -70,11 +87,12 @@ static void describe_groups(world *w, attn_group_spec *specs) {
     layer.k_format = formats[g];
     layer.layout = g == SMALL ? ATTN_LAYOUT_HND : ATTN_LAYOUT_NHD;
     if (g == LATENT) {
-      layer.kv_lora_rank = w->s->head_size[g] / 9 * 8; /* 256 and 32 of 288 */
+      layer.kv_lora_rank = w->s->head_size[g] / 9 * 8; /* 512 and 64 of 576 */
       layer.qk_rope_head_dim = w->s->head_size[g] / 9;
     } else {
       layer.num_kv_heads = w->s->heads[g];
       layer.head_size = w->s->head_size[g];
+      layer.separate_scales = g == WINDOW ? w->s->separate_scales : 0;
     }
     w->layer[g] = layer;
     w->group[g] = group;
@@ -120,9 +138,11 @@ static void open_pages(world *w) {
   tensor_3(&w->pages, memory, ATTN_DTYPE_UINT8, w->s->pages, 1, (int64_t)w->geometry.page_bytes);
   for (int g = 0; g < GROUPS; g++) {
     for (int32_t layer = 0; layer < w->s->layers[g]; layer++) {
-      EXPECT_OK(attn_geometry_view(&w->pages.t, &w->group[g], layer, ATTN_PART_K, &w->k[g][layer], &why));
-      if (g != LATENT) {
-        EXPECT_OK(attn_geometry_view(&w->pages.t, &w->group[g], layer, ATTN_PART_V, &w->v[g][layer], &why));
+      for (int i = 0; i < 4; i++) {
+        if (w->group[g].part[i].ndim > 0) {
+          EXPECT_OK(
+              attn_geometry_view(&w->pages.t, &w->group[g], layer, (attn_page_part)i, &w->part[g][layer][i], &why));
+        }
       }
     }
   }
@@ -140,14 +160,16 @@ static void open_plain(world *w, int g) {
   EXPECT_OK(attn_pool_create(&options, &w->plain[g].pool, &why));
   desc.num_blocks = options.num_blocks;
   EXPECT_OK(attn_cache_describe(&desc, &info, &why));
+  const attn_cache_layout *layouts[4] = {&info.k, &info.v, &info.k_scale, &info.v_scale};
   for (int32_t layer = 0; layer < w->s->layers[g]; layer++) {
-    void *k = malloc(info.k.bytes);
-    void *v = malloc(info.v.bytes);
-    CHECK(k != NULL && v != NULL, "no memory");
-    memset(k, 0xFF, info.k.bytes);
-    memset(v, 0xFF, info.v.bytes);
-    tensor_over(&w->plain[g].k[layer], k, info.k.dtype, 4, info.k.shape);
-    tensor_over(&w->plain[g].v[layer], v, info.v.dtype, 4, info.v.shape);
+    for (int i = 0; i < 4; i++) {
+      if (layouts[i]->ndim > 0) {
+        void *data = malloc(layouts[i]->bytes);
+        CHECK(data != NULL, "no memory");
+        memset(data, 0xFF, layouts[i]->bytes);
+        tensor_over(&w->plain[g].part[layer][i], data, layouts[i]->dtype, layouts[i]->ndim, layouts[i]->shape);
+      }
+    }
   }
 }
 
@@ -159,7 +181,8 @@ static void open_plans(world *w, int g) {
     problem.num_q_heads = 2 * w->s->heads[g];
     problem.num_kv_heads = w->s->heads[g];
     problem.qk_head_size = w->s->head_size[g];
-    problem.k_format = format_of(w, g);
+    problem.k_format = w->layer[g].k_format;
+    problem.separate_scales = w->layer[g].separate_scales;
     problem.layout = w->layer[g].layout;
     problem.block_size = w->s->kernel;
     problem.scale = attn_softmax_scale(w->s->head_size[g]);
@@ -194,8 +217,9 @@ static void world_open(world *w, const setup *s) {
 static void world_close(world *w) {
   for (int g = 0; g < GROUPS; g++) {
     for (int32_t layer = 0; layer < MAX_LAYERS; layer++) {
-      free(w->plain[g].k[layer].t.data);
-      free(w->plain[g].v[layer].t.data);
+      for (int i = 0; i < 4; i++) {
+        free(w->plain[g].part[layer][i].t.data);
+      }
     }
     attn_pool_destroy(w->plain[g].pool);
     attn_plan_destroy(w->plan[g][0]);
@@ -223,7 +247,7 @@ static uint32_t seed_of(const world *w, int32_t seq, int32_t position, int g, in
 }
 
 /* Rows `from` to the end of a sequence into one layer's tensors. */
-static void write_layer(world *w, int32_t seq, int32_t from, int g, int32_t layer, const DLTensor *k, const DLTensor *v,
+static void write_layer(world *w, int32_t seq, int32_t from, int g, int32_t layer, const parts *to,
                         const int64_t *slots) {
   static float rows[2][MAX_LEN * MAX_HEAD];
   int64_t width = (int64_t)w->s->heads[g] * w->s->head_size[g];
@@ -241,14 +265,17 @@ static void write_layer(world *w, int32_t seq, int32_t from, int g, int32_t laye
   args.k = &t_k.t;
   args.v = &t_v.t;
   args.slot_mapping = &t_slots.t;
-  args.k_cache = k;
-  args.v_cache = v;
+  args.k_format = w->layer[g].k_format;
+  args.k_cache = to->part[ATTN_PART_K];
+  args.v_cache = to->part[ATTN_PART_V];
+  args.k_scale = to->part[ATTN_PART_K_SCALE];
+  args.v_scale = to->part[ATTN_PART_V_SCALE];
   EXPECT_OK(attn_cache_write(w->context, &args, &why));
 }
 
 /* A latent row is bytes with an address: no call computes with it yet. */
 static unsigned char *latent_row(const world *w, int32_t layer, int64_t slot) {
-  const DLTensor *t = &w->k[LATENT][layer].tensor;
+  const DLTensor *t = &w->part[LATENT][layer][ATTN_PART_K].tensor;
   int64_t kernel = w->s->kernel;
   return (unsigned char *)t->data + t->byte_offset +
          (slot / kernel * t->strides[0] + slot % kernel * t->strides[1]) * (t->dtype.bits / 8);
@@ -269,7 +296,8 @@ static void write_shared(world *w, int32_t seq, int32_t from, int64_t slots[GROU
         latent_bytes(w, seq, i, layer, latent_row(w, layer, slots[g][i - from]));
       }
       if (g != LATENT) {
-        write_layer(w, seq, from, g, layer, &w->k[g][layer].tensor, &w->v[g][layer].tensor, slots[g]);
+        const parts to = shared_parts(w, g, layer);
+        write_layer(w, seq, from, g, layer, &to, slots[g]);
       }
     }
   }
@@ -283,15 +311,15 @@ static void write_plain(world *w, int32_t seq, int32_t from) {
       EXPECT_OK(attn_pool_append(w->plain[g].pool, seq, w->len[seq] - from, slots, &why));
     }
     for (int32_t layer = 0; g != LATENT && layer < w->s->layers[g]; layer++) {
-      write_layer(w, seq, from, g, layer, &w->plain[g].k[layer].t, &w->plain[g].v[layer].t, slots);
+      const parts to = plain_parts(w, g, layer);
+      write_layer(w, seq, from, g, layer, &to, slots);
     }
   }
 }
 
 /* ---- The comparison ---------------------------------------------------------------------------------------------- */
 
-static void attend(world *w, int g, int which, int32_t seq, int32_t rows, const DLTensor *k, const DLTensor *v,
-                   int32_t *table, float *out) {
+static void attend(world *w, int g, int which, int32_t seq, int32_t rows, parts from, int32_t *table, float *out) {
   static float q[MAX_ROWS * 8 * MAX_HEAD];
   int64_t heads = 2 * w->s->heads[g];
   int64_t size = w->s->head_size[g];
@@ -308,8 +336,10 @@ static void attend(world *w, int g, int which, int32_t seq, int32_t rows, const 
   batch.query_start_loc = &t_starts.t;
   batch.seq_lens = &t_lens.t;
   args.q = &t_q.t;
-  args.k_cache = k;
-  args.v_cache = v;
+  args.k_cache = from.part[ATTN_PART_K];
+  args.v_cache = from.part[ATTN_PART_V];
+  args.k_scale = from.part[ATTN_PART_K_SCALE];
+  args.v_scale = from.part[ATTN_PART_V_SCALE];
   args.block_table = &t_table.t;
   args.out = &t_out.t;
   EXPECT_OK(attn_plan_schedule(w->plan[g][which], &batch, NULL, &why));
@@ -324,9 +354,9 @@ static void compare_attention(world *w, int g, int32_t seq, int32_t rows) {
   int32_t width = w->s->max_len / w->s->kernel;
   int which = draw(w, 8) == 0;
   EXPECT_OK(attn_pool_group_table(w->pool, g, 1, &seq, width, table, NULL, &why));
-  attend(w, g, which, seq, rows, &w->k[g][layer].tensor, &w->v[g][layer].tensor, table, out[0]);
+  attend(w, g, which, seq, rows, shared_parts(w, g, layer), table, out[0]);
   EXPECT_OK(attn_pool_block_table(w->plain[g].pool, 1, &seq, width, table, NULL, &why));
-  attend(w, g, which, seq, rows, &w->plain[g].k[layer].t, &w->plain[g].v[layer].t, table, out[1]);
+  attend(w, g, which, seq, rows, plain_parts(w, g, layer), table, out[1]);
   CHECK(same_bits(out[0], out[1], (int64_t)rows * 2 * w->s->heads[g] * w->s->head_size[g]),
         "group %d, layer %d, seq %d, %d tokens, %s: the pools give different results", g, (int)layer, (int)seq,
         (int)w->len[seq], w->backend[which]);
@@ -501,17 +531,19 @@ static void run(const setup *s, int64_t steps) {
 
 static void test_small_pool(void **state) {
   (void)state;
-  /* The largest: the window's, 24 positions of 2 heads of 24 * 2 * 2 bytes = 24 * 192; and SMALL's, 24 of 3 layers of
-     8 * 4 * 2 = 24 * 192. FULL has 24 * 128, LATENT 2 layers of 18 * 2 = 24 * 72. */
+  /* SMALL's are the largest pages, 24 positions of 3 layers of 8 * 4 * 2 bytes = 24 * 192. FULL has 24 * 128 = 24 * 2
+     heads of 16 * 2 * 2; WINDOW 2 layers of 2 heads of 12 bytes of codes and 4 of scale, twice, 24 * 128; LATENT 2
+     layers of 18, 24 * 36. */
   static const setup small = {.pages = 40,
                               .block = 24,
                               .kernel = 8,
                               .max_len = 240,
                               .window = 40,
                               .long_step = 60,
+                              .separate_scales = ATTN_SEPARATE_BOTH,
                               .heads = {2, 2, 1, 1},
                               .head_size = {16, 24, 18, 8},
-                              .layers = {1, 1, 2, 3},
+                              .layers = {1, 2, 2, 3},
                               .page_bytes = 24 * 192};
   run(&small, 1500);
 }
@@ -521,7 +553,8 @@ static void test_large_pool(void **state) {
   const char *text = getenv("ATTN_GEOMETRY_STEPS");
   long long steps = text != NULL ? strtoll(text, NULL, 10) : 120;
   CHECK(steps > 0, "ATTN_GEOMETRY_STEPS: '%s', accepted: a count above 0", text);
-  /* As in test_geometry.c: 528 positions of 2048 bytes are the window's, the largest page. */
+  /* As in test_geometry.c: full layers of 1024 bytes a position, int4 ones of 2 * 520, latent ones of 2 * 576, and 528
+     positions of 3 * 512, which are the largest page. */
   static const setup large = {.pages = 26,
                               .block = 528,
                               .kernel = 16,
@@ -529,9 +562,9 @@ static void test_large_pool(void **state) {
                               .window = 600,
                               .long_step = 900,
                               .heads = {1, 1, 1, 1},
-                              .head_size = {256, 512, 288, 64},
-                              .layers = {1, 1, 2, 3},
-                              .page_bytes = 528 * 2048};
+                              .head_size = {256, 512, 576, 64},
+                              .layers = {1, 2, 2, 3},
+                              .page_bytes = 528 * 1536};
   run(&large, steps);
 }
 
