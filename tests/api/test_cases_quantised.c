@@ -524,6 +524,35 @@ static void a_nan_in_the_cache(void **state) {
   for_each_cache(nan_rows);
 }
 
+/* ---- bytes that nobody owns -------------------------------------------------------------------------------------- */
+
+/* Whatever they hold, scale slots of foreign positions included, the bits are the same. */
+static void same_bits_over(const char *backend, attn_format format) {
+  for (int separate = 0; separate < 2; separate++) {
+    scene s[3];
+    for (int poison = 0; poison < 3; poison++) {
+      scene_init(&s[poison], 4, 2, 40, 24);
+      scene_format(&s[poison], format);
+      scene_scales(&s[poison], separate);
+      s[poison].problem.window_left = 20;
+      s[poison].poison = (scene_poison)poison;
+      scene_one(&s[poison], 3, 50);
+      scene_prove(&s[poison], backend);
+      CHECK(same_bits(s[0].out, s[poison].out, scene_out_count(&s[0])) &&
+                same_bits(s[0].lse, s[poison].lse, scene_lse_count(&s[0])),
+            "poison %d changes a bit", poison);
+    }
+    for (int poison = 0; poison < 3; poison++) {
+      scene_free(&s[poison]);
+    }
+  }
+}
+
+static void poison_changes_no_bit(void **state) {
+  (void)state;
+  for_each_cache(same_bits_over);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_pair_and_option),
@@ -539,6 +568,7 @@ int main(void) {
       cmocka_unit_test(problems),
       cmocka_unit_test(arguments),
       cmocka_unit_test(a_nan_in_the_cache),
+      cmocka_unit_test(poison_changes_no_bit),
   };
   return cmocka_run_group_tests_name("cases_quantised", tests, NULL, NULL);
 }

@@ -7,45 +7,9 @@
 #include <string.h>
 
 #include "caching.h"
+#include "hostile.h"
 #include "merging.h"
 #include "scene.h"
-
-static int32_t draw(uint32_t *state, int32_t count) {
-  return (int32_t)(random_bits(state) % (uint32_t)count);
-}
-
-static int32_t hostile_int(uint32_t *state) {
-  static const int32_t values[] = {0,         1,         2,       3,       7,
-                                   16,        17,        64,      -1,      -2,
-                                   INT32_MAX, INT32_MIN, 1 << 30, 1 << 24, INT32_MAX - 1,
-                                   1000000,   255,       65536,   4096,    -4096,
-                                   0x7FFFFF0, 0x1000000, 5,       4};
-  return values[draw(state, 24)];
-}
-
-static int64_t hostile_long(uint32_t *state) {
-  static const int64_t values[] = {-1, INT64_MIN,     INT64_MAX,     INT64_MAX / 2,    INT64_MAX / 4 + 1,
-                                   -4, INT64_MIN + 1, INT64_MAX - 1, INT64_C(1) << 62, INT64_MAX / 8 + 1};
-  return values[draw(state, 10)];
-}
-
-static float hostile_float(uint32_t *state) {
-  static const float values[] = {NAN,    INFINITY, -INFINITY, 0.0f,  -0.0f, 3.4e38f, -3.4e38f,
-                                 1e-45f, 1.0f,     -1.0f,     1e30f, 0.25f, 1e-30f,  88.8f};
-  return values[draw(state, 14)];
-}
-
-/* A status that a caller can act on: success, or a refusal or shortage with one line. Never a fault of the library. */
-static void check_status(attn_status status, uint32_t seed) {
-  if (status == ATTN_OK) {
-    return;
-  }
-  CHECK(status != ATTN_E_INTERNAL && strcmp(attn_status_name(status), "ATTN_E_UNKNOWN") != 0, "seed %u: status %d",
-        seed, (int)status);
-  CHECK(why.code == status && memchr(why.text, 0, sizeof why.text) != NULL && why.text[0] != 0 &&
-            strchr(why.text, '\n') == NULL,
-        "seed %u: %s without a line", seed, attn_status_name(status));
-}
 
 /* ---- Problems, limits, options: every int32 and float of the struct may be anything */
 
@@ -59,8 +23,9 @@ static void hostile_problems(const char *backend) {
     attn_plan *plan = NULL;
     scene s;
     scene_init(&s, 4, 2, 16, 16);
-    for (int32_t changes = 1 + draw(&state, 3); changes > 0; changes--) {
-      size_t field = sizeof(int32_t) * (size_t)(1 + draw(&state, (int32_t)(sizeof s.problem / sizeof(int32_t)) - 1));
+    for (int32_t changes = 1 + hostile_draw(&state, 3); changes > 0; changes--) {
+      size_t field =
+          sizeof(int32_t) * (size_t)(1 + hostile_draw(&state, (int32_t)(sizeof s.problem / sizeof(int32_t)) - 1));
       int32_t value = hostile_int(&state);
       float number = hostile_float(&state);
       if (field == offsetof(attn_problem, scale) || field == offsetof(attn_problem, softcap)) {
@@ -69,20 +34,20 @@ static void hostile_problems(const char *backend) {
         memcpy((char *)&s.problem + field, &value, sizeof value);
       }
     }
-    limits.max_tokens = draw(&state, 2) == 0 ? 100 : hostile_int(&state);
-    limits.max_kv_len = draw(&state, 2) == 0 ? 100 : hostile_int(&state);
-    limits.max_seqs = draw(&state, 2) == 0 ? 0 : hostile_int(&state);
-    options.num_splits = draw(&state, 2) == 0 ? 0 : hostile_int(&state);
+    limits.max_tokens = hostile_draw(&state, 2) == 0 ? 100 : hostile_int(&state);
+    limits.max_kv_len = hostile_draw(&state, 2) == 0 ? 100 : hostile_int(&state);
+    limits.max_seqs = hostile_draw(&state, 2) == 0 ? 0 : hostile_int(&state);
+    options.num_splits = hostile_draw(&state, 2) == 0 ? 0 : hostile_int(&state);
     options.backend = backend;
     harness_reset();
     attn_status checked = attn_problem_check(&s.problem, &why);
-    check_status(checked, seed);
+    hostile_status(checked, seed);
     harness_reset();
     attn_status explained = attn_explain(context, &s.problem, &limits, &options, &explanation, &why);
-    check_status(explained, seed);
+    hostile_status(explained, seed);
     harness_reset();
     attn_status planned = attn_plan_create(context, &s.problem, &limits, &options, &plan, &why);
-    check_status(planned, seed);
+    hostile_status(planned, seed);
     CHECK((planned == ATTN_OK) == (plan != NULL), "seed %u: %s and plan %p", seed, attn_status_name(planned),
           (void *)plan);
     CHECK(checked == ATTN_OK || planned == checked, "seed %u: check says %s, plan %s", seed, attn_status_name(checked),
@@ -99,36 +64,36 @@ static void hostile_problems(const char *backend) {
 static void hostile_values(scene *s, uint32_t *state) {
   int32_t *table = (int32_t *)(void *)s->table_data.data;
   int64_t entries = (int64_t)(s->table_data.bytes / sizeof(int32_t));
-  for (int32_t changes = draw(state, 4); changes > 0; changes--) {
+  for (int32_t changes = hostile_draw(state, 4); changes > 0; changes--) {
     float number = hostile_float(state);
     int32_t value = hostile_int(state);
-    switch (draw(state, 9)) {
+    switch (hostile_draw(state, 9)) {
     case 0:
-      table[draw(state, (int32_t)entries)] = value;
+      table[hostile_draw(state, (int32_t)entries)] = value;
       break;
     case 1:
-      s->lens[draw(state, 3)] = value;
+      s->lens[hostile_draw(state, 3)] = value;
       break;
     case 2:
-      s->starts[draw(state, 4)] = value;
+      s->starts[hostile_draw(state, 4)] = value;
       break;
     case 3:
-      s->ranges[draw(state, 12)] = value;
+      s->ranges[hostile_draw(state, 12)] = value;
       break;
     case 4:
-      s->causal[draw(state, 3)] = value;
+      s->causal[hostile_draw(state, 3)] = value;
       break;
     case 5:
-      s->sinks[draw(state, 4)] = number;
+      s->sinks[hostile_draw(state, 4)] = number;
       break;
     case 6:
-      s->slopes[draw(state, 4)] = number;
+      s->slopes[hostile_draw(state, 4)] = number;
       break;
     case 7:
-      s->bias[draw(state, (int32_t)(s->tokens * s->bias_keys))] = number;
+      s->bias[hostile_draw(state, (int32_t)(s->tokens * s->bias_keys))] = number;
       break;
     default:
-      store_element(s->q_data.data, s->problem.q_dtype, draw(state, (int32_t)s->tokens * 64), number);
+      store_element(s->q_data.data, s->problem.q_dtype, hostile_draw(state, (int32_t)s->tokens * 64), number);
       break;
     }
   }
@@ -144,9 +109,9 @@ static void hostile_lists(const char *backend, attn_format format) {
     scene s;
     scene_init(&s, 4, 2, 16, 16);
     scene_format(&s, format);
-    s.problem.window_left = draw(&state, 3) == 0 ? 12 : -1;
-    s.problem.batch_invariant = draw(&state, 2);
-    s.num_threads = 1 + draw(&state, 3);
+    s.problem.window_left = hostile_draw(&state, 3) == 0 ? 12 : -1;
+    s.problem.batch_invariant = hostile_draw(&state, 2);
+    s.num_threads = 1 + hostile_draw(&state, 3);
     scene_seqs(&s, 3, q_len, kv_len);
     scene_alibi(&s, ATTN_ALIBI_LINEAR);
     scene_sinks(&s, 0.5f);
@@ -155,54 +120,16 @@ static void hostile_lists(const char *backend, attn_format format) {
     scene_causal(&s, causal);
     scene_store(&s);
     scene_open(&s, backend);
-    s.args.unchecked = draw(&state, 2);
+    s.args.unchecked = hostile_draw(&state, 2);
     hostile_values(&s, &state);
     harness_reset();
-    check_status(scene_step(&s, &why), seed);
+    hostile_status(scene_step(&s, &why), seed);
     scene_close(&s);
     scene_free(&s);
   }
 }
 
 /* ---- Tensors: extents and strides that no memory can hold, ranks, types, devices, pointers that are not there */
-
-/* A stride that is refused whatever the element: one that merely lies, within the address space, nobody can tell from a
-   true one. */
-static int64_t hostile_stride(uint32_t *state) {
-  static const int64_t strides[] = {-1, INT64_MIN, INT64_C(1) << 62, INT64_MAX};
-  return strides[draw(state, 4)];
-}
-
-/* One draw a statement: the order of draws is the same with every compiler. */
-static void hostile_tensor(tensor *t, uint32_t *state) {
-  int32_t axis = draw(state, 4);
-  switch (draw(state, 8)) {
-  case 0:
-    t->shape[axis] = hostile_long(state);
-    break;
-  case 1:
-    t->strides[axis] = hostile_stride(state);
-    break;
-  case 2:
-    t->t.ndim = hostile_int(state);
-    break;
-  case 3:
-    t->t.dtype.code = (uint8_t)(64 + draw(state, 192)); /* no type: another known one would be a lie about the memory */
-    break;
-  case 4:
-    t->t.dtype.bits = (uint8_t)(65 + draw(state, 191));
-    break;
-  case 5:
-    t->t.dtype.lanes = (uint16_t)draw(state, 3);
-    break;
-  case 6:
-    t->t.device.device_type = (DLDeviceType)hostile_int(state);
-    break;
-  default:
-    t->t.data = NULL;
-    break;
-  }
-}
 
 static void hostile_run_tensors(const char *backend) {
   static const int32_t q_len[] = {1, 9, 3};
@@ -219,16 +146,16 @@ static void hostile_run_tensors(const char *backend) {
     tensor *list[] = {&s.t_q,      &s.t_k,     &s.t_v,    &s.t_table,  &s.t_out, &s.t_lse,
                       &s.t_slopes, &s.t_sinks, &s.t_bias, &s.t_starts, &s.t_lens};
     scene_open(&s, backend);
-    s.args.unchecked = draw(&state, 2);
-    for (int32_t changes = 1 + draw(&state, 2); changes > 0; changes--) {
-      hostile_tensor(list[draw(&state, 11)], &state);
+    s.args.unchecked = hostile_draw(&state, 2);
+    for (int32_t changes = 1 + hostile_draw(&state, 2); changes > 0; changes--) {
+      hostile_tensor(list[hostile_draw(&state, 11)], &state);
     }
     harness_reset();
-    check_status(scene_schedule(&s, &why), seed);
+    hostile_status(scene_schedule(&s, &why), seed);
     memset(s.out_data.data, 0xFF, s.out_data.bytes);
     harness_reset();
     attn_status status = attn_run(s.plan, &s.args, &s.workspace, &why);
-    check_status(status, seed);
+    hostile_status(status, seed);
     CHECK(status == ATTN_OK || all_bytes(s.out_data.data, s.out_data.bytes, 0xFF), "seed %u: a failing run wrote",
           seed);
     scene_close(&s);
@@ -240,34 +167,34 @@ static void hostile_cache_tensors(const char *backend) {
   for (uint32_t seed = 1; seed <= 400; seed++) {
     uint32_t state = seed * 69069u;
     caching c;
-    caching_open(&c, backend, ATTN_DTYPE_FLOAT32, ATTN_DTYPE_BFLOAT16, (attn_layout)draw(&state, 2), 20);
+    caching_open(&c, backend, ATTN_DTYPE_FLOAT32, ATTN_DTYPE_BFLOAT16, (attn_layout)hostile_draw(&state, 2), 20);
     tensor *writes[] = {&c.t_k, &c.t_v, &c.t_slots, &c.t_k_pool, &c.t_v_pool};
-    int32_t at = draw(&state, 20);
+    int32_t at = hostile_draw(&state, 20);
     c.slots[at] = hostile_long(&state);
-    at = draw(&state, 20);
+    at = hostile_draw(&state, 20);
     c.slots[at] = hostile_int(&state);
-    c.write.unchecked = draw(&state, 2);
-    tensor *victim = writes[draw(&state, 5)];
+    c.write.unchecked = hostile_draw(&state, 2);
+    tensor *victim = writes[hostile_draw(&state, 5)];
     tensor kept = *victim;
-    if (draw(&state, 3) > 0) {
+    if (hostile_draw(&state, 3) > 0) {
       hostile_tensor(victim, &state);
     }
     harness_reset();
-    check_status(attn_cache_write(c.context, &c.write, &why), seed);
+    hostile_status(attn_cache_write(c.context, &c.write, &why), seed);
     *victim = kept;
     victim->t.shape = victim->shape;
     victim->t.strides = victim->strides;
-    caching_gather(&c, draw(&state, 5), 13, 0, 20);
+    caching_gather(&c, hostile_draw(&state, 5), 13, 0, 20);
     tensor *gathers[] = {&c.t_k, &c.t_v, &c.t_table, &c.t_lens, &c.t_starts, &c.t_k_pool, &c.t_v_pool};
-    at = draw(&state, 8);
+    at = hostile_draw(&state, 8);
     c.table[at] = hostile_int(&state);
-    c.lens[0] = draw(&state, 2) == 0 ? hostile_int(&state) : 13;
-    c.gather.unchecked = draw(&state, 2);
-    if (draw(&state, 2) == 0) {
-      hostile_tensor(gathers[draw(&state, 7)], &state);
+    c.lens[0] = hostile_draw(&state, 2) == 0 ? hostile_int(&state) : 13;
+    c.gather.unchecked = hostile_draw(&state, 2);
+    if (hostile_draw(&state, 2) == 0) {
+      hostile_tensor(gathers[hostile_draw(&state, 7)], &state);
     }
     harness_reset();
-    check_status(attn_cache_gather(c.context, &c.gather, &why), seed);
+    hostile_status(attn_cache_gather(c.context, &c.gather, &why), seed);
     caching_close(&c);
   }
 }
@@ -277,26 +204,26 @@ static void hostile_merge_tensors(const char *backend) {
     uint32_t state = seed * 69069u;
     merging m;
     merging_init(&m, backend, 3, 4, 2, 8, ATTN_DTYPE_FLOAT16);
-    int32_t part = draw(&state, 3);
-    int32_t at = draw(&state, 8);
+    int32_t part = hostile_draw(&state, 3);
+    int32_t at = hostile_draw(&state, 8);
     m.lse[part][at] = hostile_float(&state);
-    part = draw(&state, 3);
-    at = draw(&state, 64);
+    part = hostile_draw(&state, 3);
+    at = hostile_draw(&state, 64);
     m.out[part][at] = hostile_float(&state);
     merging_store(&m);
     tensor *list[] = {&m.t_out[0], &m.t_out[2], &m.t_lse[1], &m.t_lse[2], &m.t_result_out, &m.t_result_lse};
-    if (draw(&state, 4) > 0) {
-      hostile_tensor(list[draw(&state, 6)], &state);
+    if (hostile_draw(&state, 4) > 0) {
+      hostile_tensor(list[hostile_draw(&state, 6)], &state);
     }
     harness_reset();
-    check_status(attn_merge(m.context, &m.args, &why), seed);
+    hostile_status(attn_merge(m.context, &m.args, &why), seed);
     merging_free(&m);
   }
 }
 
 static void hostile_lists_of_every_format(void **state) {
   (void)state;
-  for_each_format(hostile_lists);
+  for_each_cache(hostile_lists);
 }
 
 int main(void) {
