@@ -71,7 +71,7 @@ static void print_head(const bench *b, json_writer *w) {
     return;
   }
   (void)printf("%s, cache %s; backend %s, %d thread%s; products by %s; medians of %d\n\n", session_compute_name(s),
-               attn_format_name(s->options.format), lm_attention_backend(s->attention), s->threads,
+               lm_formats_name(&s->options.formats).text, lm_attention_backend(s->attention), s->threads,
                s->threads > 1 ? "s" : "", gemm_name(), s->options.repeat);
   (void)printf("  length   prefill tokens/s   decode tokens/s\n");
 }

@@ -4,11 +4,17 @@
 #include "lm_attention.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* The tensors of a layer's cache. */
+typedef enum pool_kind { POOL_K, POOL_V, POOL_K_SCALE, POOL_V_SCALE, POOL_COUNT } pool_kind;
+
 struct lm_attention {
   model_params params;
+  lm_storage storage;
+  float *scales; /* [layers, 2, kv_heads] static ones; NULL: 1 */
   int32_t max_seqs;
   int32_t block_size;
   int32_t num_blocks; /* the null block included */
@@ -20,8 +26,7 @@ struct lm_attention {
   attn_pool *pool;
   attn_cache_desc cache_desc;
   attn_cache_info cache_info;
-  void **k_pools; /* [layers] */
-  void **v_pools;
+  void **pools; /* [layers, POOL_COUNT]; NULL where the formats have no such tensor */
   /* this step's lists */
   int32_t num_seqs;
   int64_t num_tokens;
@@ -44,7 +49,9 @@ static attn_status make_plan(const lm_attention_options *options, lm_attention *
   problem.num_q_heads = a->params.heads;
   problem.num_kv_heads = a->params.kv_heads;
   problem.qk_head_size = a->params.head_size;
-  problem.k_format = options->format;
+  problem.k_format = options->storage.formats.k.format;
+  problem.v_format = options->storage.formats.v.format;
+  problem.separate_scales = lm_formats_separate(&options->storage.formats);
   problem.block_size = options->block_size;
   problem.scale = attn_softmax_scale(a->params.head_size);
   problem.batch_invariant = options->batch_invariant;
@@ -99,7 +106,9 @@ static attn_status check_lengths(const lm_attention_options *options, const lm_a
 static attn_status describe_cache(const lm_attention_options *options, lm_attention *a, attn_message *message) {
   a->table_width = lm_attention_blocks_for(a, options->max_length);
   a->cache_desc = (attn_cache_desc)ATTN_CACHE_DESC_INIT;
-  a->cache_desc.k_format = options->format;
+  a->cache_desc.k_format = options->storage.formats.k.format;
+  a->cache_desc.v_format = options->storage.formats.v.format;
+  a->cache_desc.separate_scales = lm_formats_separate(&options->storage.formats);
   a->cache_desc.num_blocks = 1;
   a->cache_desc.block_size = a->block_size;
   a->cache_desc.num_kv_heads = a->params.kv_heads;
@@ -148,6 +157,23 @@ static attn_status make_pool(const lm_attention_options *options, lm_attention *
   return ATTN_OK;
 }
 
+static size_t scale_count(const model_params *params) {
+  return (size_t)params->layers * 2 * (size_t)params->kv_heads;
+}
+
+static attn_status copy_scales(const lm_attention_options *options, lm_attention *a, attn_message *message) {
+  a->storage = options->storage;
+  if (options->storage.scales == NULL) {
+    return ATTN_OK;
+  }
+  a->scales = malloc(scale_count(&a->params) * sizeof a->scales[0]);
+  if (a->scales == NULL) {
+    return lm_fail(message, ATTN_E_NOMEM, "no memory for the scales of %d layers", a->params.layers);
+  }
+  memcpy(a->scales, options->storage.scales, scale_count(&a->params) * sizeof a->scales[0]);
+  return ATTN_OK;
+}
+
 attn_status lm_attention_create(const model_params *params, const lm_attention_options *options, lm_attention **out,
                                 attn_message *message) {
   lm_attention *a = calloc(1, sizeof *a);
@@ -157,7 +183,10 @@ attn_status lm_attention_create(const model_params *params, const lm_attention_o
   a->params = *params;
   a->max_seqs = options->max_seqs;
   a->prefix_cache = options->prefix_cache;
-  attn_status status = make_context(options, a, message);
+  attn_status status = copy_scales(options, a, message);
+  if (status == ATTN_OK) {
+    status = make_context(options, a, message);
+  }
   if (status == ATTN_OK) {
     status = make_plan(options, a, message);
   }
@@ -172,13 +201,19 @@ attn_status lm_attention_create(const model_params *params, const lm_attention_o
   return ATTN_OK;
 }
 
+static attn_cache_layout *layout_of(lm_attention *a, pool_kind kind) {
+  attn_cache_info *info = &a->cache_info;
+  attn_cache_layout *const layouts[POOL_COUNT] = {&info->k, &info->v, &info->k_scale, &info->v_scale};
+  return layouts[kind];
+}
+
 attn_status lm_attention_allocate(lm_attention *a, attn_message *message) {
-  a->k_pools = calloc((size_t)a->params.layers, sizeof a->k_pools[0]);
-  a->v_pools = calloc((size_t)a->params.layers, sizeof a->v_pools[0]);
-  bool complete = a->k_pools != NULL && a->v_pools != NULL;
-  for (int32_t layer = 0; complete && layer < a->params.layers; layer++) {
-    complete = posix_memalign(&a->k_pools[layer], 64, (size_t)a->cache_info.k.bytes) == 0 &&
-               posix_memalign(&a->v_pools[layer], 64, (size_t)a->cache_info.v.bytes) == 0;
+  const size_t layers = (size_t)a->params.layers;
+  a->pools = calloc(layers * POOL_COUNT, sizeof a->pools[0]);
+  bool complete = a->pools != NULL;
+  for (size_t i = 0; complete && i < layers * POOL_COUNT; i++) {
+    const uint64_t bytes = layout_of(a, (pool_kind)(i % POOL_COUNT))->bytes;
+    complete = bytes == 0 || posix_memalign(&a->pools[i], 64, (size_t)bytes) == 0;
   }
   return complete ? ATTN_OK
                   : lm_fail(message, ATTN_E_NOMEM, "no memory for a cache of %" PRIu64 " bytes",
@@ -189,16 +224,11 @@ void lm_attention_destroy(lm_attention *a) {
   if (a == NULL) {
     return;
   }
-  for (int32_t layer = 0; layer < a->params.layers; layer++) {
-    if (a->k_pools != NULL) {
-      free(a->k_pools[layer]);
-    }
-    if (a->v_pools != NULL) {
-      free(a->v_pools[layer]);
-    }
+  for (size_t i = 0; a->pools != NULL && i < (size_t)a->params.layers * POOL_COUNT; i++) {
+    free(a->pools[i]);
   }
-  free(a->k_pools);
-  free(a->v_pools);
+  free(a->pools);
+  free(a->scales);
   free(a->query_start_loc);
   free(a->seq_lens);
   free(a->block_table);
@@ -216,6 +246,10 @@ const char *lm_attention_backend(const lm_attention *a) {
 
 uint64_t lm_attention_cache_bytes(const lm_attention *a) {
   return (uint64_t)a->params.layers * a->cache_info.bytes;
+}
+
+double lm_attention_bytes_per_token(const lm_attention *a) {
+  return a->params.layers * a->cache_info.bytes_per_token;
 }
 
 int32_t lm_attention_block_size(const lm_attention *a) {
@@ -247,26 +281,38 @@ attn_status lm_attention_fork(lm_attention *a, int32_t parent, int32_t child, at
   return attn_pool_fork(a->pool, parent, child, message);
 }
 
-static attn_status copy_blocks(lm_attention *a, void *pool, attn_cache_layout *layout, attn_message *message) {
-  DLTensor cache, map;
-  attn_tensor_cpu(&cache, pool, layout->dtype, 4, layout->shape);
+/* A layer's tensor as the calls take it; NULL where the formats have none. */
+static const DLTensor *pool_tensor(lm_attention *a, int32_t layer, pool_kind kind, DLTensor *view) {
+  attn_cache_layout *layout = layout_of(a, kind);
+  if (layout->ndim == 0) {
+    return NULL;
+  }
+  attn_tensor_cpu(view, a->pools[(size_t)layer * POOL_COUNT + kind], layout->dtype, layout->ndim, layout->shape);
+  return view;
+}
+
+static attn_status copy_blocks(lm_attention *a, int32_t layer, pool_kind kind, attn_message *message) {
+  DLTensor view, map;
+  const DLTensor *cache = pool_tensor(a, layer, kind, &view);
+  if (cache == NULL) {
+    return ATTN_OK;
+  }
   int64_t map_shape[2] = {a->copies.count, 2};
   attn_tensor_cpu(&map, a->copies.block_map, ATTN_DTYPE_INT64, 2, map_shape);
   attn_cache_copy_args copy = ATTN_CACHE_COPY_INIT;
   copy.backend = a->plan_info.backend;
-  copy.source = &cache;
-  copy.target = &cache;
+  copy.source = cache;
+  copy.target = cache;
   copy.block_map = &map;
   return attn_cache_copy(a->context, &copy, message);
 }
 
-/* The blocks that this step's appends took in place of shared ones, in every layer. */
+/* The blocks that this step's appends took in place of shared ones, in every layer, separate scales with their rows. */
 static attn_status copy_shared(lm_attention *a, attn_message *message) {
   attn_status status = ATTN_OK;
-  for (int32_t layer = 0; a->copies.count > 0 && layer < a->params.layers && status == ATTN_OK; layer++) {
-    status = copy_blocks(a, a->k_pools[layer], &a->cache_info.k, message);
-    if (status == ATTN_OK) {
-      status = copy_blocks(a, a->v_pools[layer], &a->cache_info.v, message);
+  for (int32_t layer = 0; a->copies.count > 0 && layer < a->params.layers; layer++) {
+    for (int kind = 0; kind < POOL_COUNT && status == ATTN_OK; kind++) {
+      status = copy_blocks(a, layer, (pool_kind)kind, message);
     }
   }
   return status;
@@ -325,6 +371,32 @@ static void view_rows(rows_view *view, const lm_attention *a, float *data, int32
   view->tensor.strides = view->strides;
 }
 
+/* K's (which 0) or V's scales as the calls take them: the separate ones of the rows, static ones, or none. */
+static const DLTensor *scale_tensor(lm_attention *a, int32_t layer, int which, DLTensor *view, int64_t *shape) {
+  const attn_format format = which == 0 ? a->storage.formats.k.format : a->storage.formats.v.format;
+  if (a->scales == NULL || lm_format_static_range(format) == 0) {
+    return pool_tensor(a, layer, which == 0 ? POOL_K_SCALE : POOL_V_SCALE, view);
+  }
+  shape[0] = a->params.kv_heads;
+  attn_tensor_cpu(view, a->scales + ((int64_t)layer * 2 + which) * shape[0], ATTN_DTYPE_FLOAT32, 1, shape);
+  return view;
+}
+
+/* A NaN is passed over. */
+static void measure(const lm_attention *a, int32_t layer, int which, const float *data, int64_t stride) {
+  const int64_t heads = a->params.kv_heads;
+  const int64_t size = a->params.head_size;
+  float *largest = a->storage.largest + ((int64_t)layer * 2 + which) * heads;
+  for (int64_t token = 0; token < a->num_tokens; token++) {
+    for (int64_t head = 0; head < heads; head++) {
+      const float *row = data + token * stride + head * size;
+      for (int64_t i = 0; i < size; i++) {
+        largest[head] = fmaxf(largest[head], fabsf(row[i]));
+      }
+    }
+  }
+}
+
 attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_message *message) {
   lm_attention *a = attention;
   rows_view q, k, v, out;
@@ -332,29 +404,42 @@ attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_mes
   view_rows(&k, a, rows->k, a->params.kv_heads, rows->stride);
   view_rows(&v, a, rows->v, a->params.kv_heads, rows->stride);
   view_rows(&out, a, rows->out, a->params.heads, (int64_t)a->params.heads * a->params.head_size);
-  DLTensor k_cache, v_cache, slots, table;
-  attn_tensor_cpu(&k_cache, a->k_pools[rows->layer], a->cache_info.k.dtype, 4, a->cache_info.k.shape);
-  attn_tensor_cpu(&v_cache, a->v_pools[rows->layer], a->cache_info.v.dtype, 4, a->cache_info.v.shape);
+  DLTensor k_view, v_view, k_scale_view, v_scale_view, slots, table;
+  int64_t k_scale_shape[1], v_scale_shape[1];
+  const DLTensor *k_cache = pool_tensor(a, rows->layer, POOL_K, &k_view);
+  const DLTensor *v_cache = pool_tensor(a, rows->layer, POOL_V, &v_view);
+  const DLTensor *k_scale = scale_tensor(a, rows->layer, 0, &k_scale_view, k_scale_shape);
+  const DLTensor *v_scale = scale_tensor(a, rows->layer, 1, &v_scale_view, v_scale_shape);
   int64_t slots_shape[1] = {a->num_tokens};
   int64_t table_shape[2] = {a->num_seqs, a->table_width};
   attn_tensor_cpu(&slots, a->slot_mapping, ATTN_DTYPE_INT64, 1, slots_shape);
   attn_tensor_cpu(&table, a->block_table, ATTN_DTYPE_INT32, 2, table_shape);
+  if (a->storage.largest != NULL) {
+    measure(a, rows->layer, 0, rows->k, rows->stride);
+    measure(a, rows->layer, 1, rows->v, rows->stride);
+  }
 
   attn_cache_write_args write = ATTN_CACHE_WRITE_INIT;
   write.backend = a->plan_info.backend;
   write.k = &k.tensor;
   write.v = &v.tensor;
   write.slot_mapping = &slots;
-  write.k_cache = &k_cache;
-  write.v_cache = &v_cache;
+  write.k_format = a->storage.formats.k.format;
+  write.v_format = a->storage.formats.v.format;
+  write.k_cache = k_cache;
+  write.v_cache = v_cache;
+  write.k_scale = k_scale;
+  write.v_scale = v_scale;
   const attn_status status = attn_cache_write(a->context, &write, message);
   if (status != ATTN_OK) {
     return status;
   }
   attn_run_args run = ATTN_RUN_INIT;
   run.q = &q.tensor;
-  run.k_cache = &k_cache;
-  run.v_cache = &v_cache;
+  run.k_cache = k_cache;
+  run.v_cache = v_cache;
+  run.k_scale = k_scale;
+  run.v_scale = v_scale;
   run.block_table = &table;
   run.out = &out.tensor;
   return attn_run(a->plan, &run, NULL, message);

@@ -1,22 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The attention of the runner: everything that it does with libattn, and all of it through the public headers. One plan
- * serves all layers; each layer has a K and a V pool of its own, and one block manager numbers the blocks of all of
- * them. A step is: lm_attention_begin with the tokens that each sequence adds, then one lm_attention_layer per layer,
+ * serves all layers; each layer has a K and a V pool of its own, with their scales where these are separate, and one
+ * block manager numbers the blocks of all of them. A step is: lm_attention_begin with the tokens that each sequence adds, then one lm_attention_layer per layer,
  * and where prefixes are kept lm_attention_commit of each sequence.
  */
 #ifndef LM_ATTENTION_H
 #define LM_ATTENTION_H
 
+#include "lm_formats.h"
 #include "model.h"
 
 #include <attn/attn.h>
 
 typedef struct lm_attention lm_attention;
 
+/** How the cache stores rows. */
+typedef struct lm_storage {
+  lm_formats formats;
+  const float
+      *scales;    /**< [layers, 2, kv_heads] static scales of fp8_e4m3 and fp8_e5m2, K's then V's, copied; NULL: 1 */
+  float *largest; /**< NULL, or [layers, 2, kv_heads]: raised to the largest |element| of all rows of K and of V */
+} lm_storage;
+
 typedef struct lm_attention_options {
   const char *backend; /**< NULL: the library chooses */
-  attn_format format;
+  lm_storage storage;
   int32_t threads;
   const attn_executor *executor; /**< the threads to use; NULL: the library's own pool */
   int32_t block_size;            /**< 0: what the plan prefers */
@@ -39,6 +48,9 @@ void lm_attention_destroy(lm_attention *attention);
 
 const char *lm_attention_backend(const lm_attention *attention);
 uint64_t lm_attention_cache_bytes(const lm_attention *attention);
+
+/** Bytes of a position in all layers: K and V of all heads, and their scales but static ones. */
+double lm_attention_bytes_per_token(const lm_attention *attention);
 
 int32_t lm_attention_block_size(const lm_attention *attention);
 bool lm_attention_shares(const lm_attention *attention); /**< options.prefix_cache */

@@ -40,7 +40,13 @@ static const command_text commands[LM_COMMAND_COUNT] = {
         {"perplexity", "--file FILE [options]", "measure how well a model predicts a text",
          "Cuts the text's token ids into windows: window k is the file's bos_token_id, then the 1023 ids\n"
          "from 512 k on. The log-probabilities of its last 512 ids count; a last window that is not full\n"
-         "is dropped. Prints exp(-mean); with --json the token ids too."},
+         "is dropped. Prints exp(-mean); with --json the token ids too.\n\n"
+         "With --all-formats every window is computed with each format of the cache and with pairs of them, in\n"
+         "float32: bytes of a token in the cache, perplexity, KL divergence in nats from the float32 cache, and\n"
+         "at how many of the first 256 counted positions the best token is the float32 cache's. --json prints\n"
+         "a list of objects. The static scales of fp8_e4m3 and fp8_e5m2 are 1; with --kv-scales auto each layer\n"
+         "and KV head has, for keys and for values, the largest absolute value of the first window divided by\n"
+         "448 (fp8_e5m2: 57344). With both --all-formats shows these formats twice, and says which scales."},
     [LM_BENCH] = {"bench", "[options]", "measure prefill and decode speed",
                   "For each length: tokens per second of a prompt of so many tokens, and of one sequence's decode\n"
                   "steps behind so many. Medians over --repeat runs."},
@@ -65,6 +71,8 @@ typedef enum flag_id {
   FLAG_SEED,
   FLAG_THREADS,
   FLAG_CACHE_FORMAT,
+  FLAG_ALL_FORMATS,
+  FLAG_KV_SCALES,
   FLAG_COMPUTE,
   FLAG_BACKEND,
   FLAG_BATCH_INVARIANT,
@@ -119,8 +127,11 @@ static const flag flags[FLAG_COUNT] = {
                                  IN_TEXT, false},
     [FLAG_SEED] = {"--seed", "N", "of sampling (default 0)", IN_TEXT, false},
     [FLAG_THREADS] = {"--threads", "N", "threads (default: one per processor)", IN_ALL, false},
-    [FLAG_CACHE_FORMAT] = {"--cache-format", "NAME", "keys and values: float32 (default), float16 or bfloat16", IN_ALL,
+    [FLAG_CACHE_FORMAT] = {"--cache-format", "K[,V]", "how keys and values are stored (default float32)", IN_ALL,
                            false},
+    [FLAG_ALL_FORMATS] = {"--all-formats", NULL, "compare all formats of the cache", IN_PERPLEXITY, false},
+    [FLAG_KV_SCALES] = {"--kv-scales", "WHICH", "static scales: 1 (default), auto: by the first window, or both",
+                        IN_PERPLEXITY, false},
     [FLAG_COMPUTE] = {"--compute", "NAME", "matrix products: float32 or bfloat16 (default: the faster here)", IN_ALL,
                       false},
     [FLAG_BACKEND] = {"--backend", "NAME", "attention (default: the library chooses, or ATTN_BACKEND)", IN_ALL, false},
@@ -167,6 +178,10 @@ void lm_options_print_help(lm_command command, FILE *out) {
       (void)fprintf(out, "  %-24s %s\n", left, flags[i].help);
     }
   }
+  (void)fprintf(out,
+                "\nCache formats, one for keys and values or K,V:\n  %s,\nand those that end in _per_token_head with "
+                "+separate_scales behind the name.\n",
+                lm_formats_list().text);
   (void)fprintf(out, "\nTensors may be %s. Exit status: 0; 1 if a valid call failed; 2 for bad\ninput or a refusal.\n",
                 quant_supported_names());
 }
@@ -232,15 +247,16 @@ static attn_status parse_lengths(const char *text, lm_options *options, attn_mes
   }
 }
 
-static attn_status parse_format(const char *text, attn_format *out, attn_message *message) {
-  attn_format format = ATTN_FORMAT_AUTO;
-  if (attn_format_from_name(text, &format) &&
-      (format == ATTN_FORMAT_FLOAT32 || format == ATTN_FORMAT_FLOAT16 || format == ATTN_FORMAT_BFLOAT16)) {
-    *out = format;
-    return ATTN_OK;
+static attn_status parse_scales(const char *text, lm_scales *out, attn_message *message) {
+  static const char *const names[] = {[LM_SCALES_ONE] = "1", [LM_SCALES_AUTO] = "auto", [LM_SCALES_BOTH] = "both"};
+  for (int i = LM_SCALES_ONE; i <= LM_SCALES_BOTH; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *out = (lm_scales)i;
+      return ATTN_OK;
+    }
   }
   const lm_quoted found = lm_quote(text, strlen(text));
-  return lm_fail(message, ATTN_E_NAME, "--cache-format is %s; accepted are float32, float16, bfloat16", found.text);
+  return lm_fail(message, ATTN_E_NAME, "--kv-scales is %s; accepted are 1, auto, both", found.text);
 }
 
 static attn_status parse_compute(const char *text, gemm_compute *out, attn_message *message) {
@@ -300,7 +316,12 @@ static attn_status apply(flag_id id, const char *value, lm_options *options, att
   case FLAG_THREADS:
     return parse_count(name, value, 1024, &options->threads, message);
   case FLAG_CACHE_FORMAT:
-    return parse_format(value, &options->format, message);
+    return lm_formats_parse(name, value, &options->formats, message);
+  case FLAG_ALL_FORMATS:
+    options->all_formats = true;
+    break;
+  case FLAG_KV_SCALES:
+    return parse_scales(value, &options->scales, message);
   case FLAG_COMPUTE:
     return parse_compute(value, &options->compute, message);
   case FLAG_BACKEND:
@@ -371,6 +392,27 @@ static attn_status parse_all(int count, char **arguments, bool *seen, lm_options
   return ATTN_OK;
 }
 
+/* What --all-formats decides by itself, and scales that nothing would use. */
+static attn_status check_formats(const bool *seen, const lm_options *options, attn_message *message) {
+  if (options->all_formats && seen[FLAG_CACHE_FORMAT]) {
+    return lm_fail(message, ATTN_E_NAME, "--cache-format has no meaning with --all-formats; accepted is one of them");
+  }
+  if (options->all_formats && options->compute == GEMM_BFLOAT16) {
+    return lm_fail(message, ATTN_E_NAME, "--compute is bfloat16 with --all-formats; accepted is float32");
+  }
+  if (options->scales == LM_SCALES_BOTH && !options->all_formats) {
+    return lm_fail(message, ATTN_E_NAME, "--kv-scales is both without --all-formats; accepted are 1, auto");
+  }
+  if (options->scales == LM_SCALES_AUTO && !options->all_formats &&
+      lm_format_static_range(options->formats.k.format) == 0 &&
+      lm_format_static_range(options->formats.v.format) == 0) {
+    return lm_fail(message, ATTN_E_NAME,
+                   "--kv-scales auto has no meaning with --cache-format %s; accepted are fp8_e4m3, fp8_e5m2",
+                   lm_formats_name(&options->formats).text);
+  }
+  return ATTN_OK;
+}
+
 static attn_status check(const bool *seen, const lm_options *options, attn_message *message) {
   static const flag_id only_sampling[] = {FLAG_TOP_K, FLAG_TOP_P, FLAG_MIN_P, FLAG_SEED};
   if (options->model == NULL) {
@@ -395,7 +437,7 @@ static attn_status check(const bool *seen, const lm_options *options, attn_messa
                      flags[only_sampling[i]].name);
     }
   }
-  return ATTN_OK;
+  return check_formats(seen, options, message);
 }
 
 attn_status lm_options_parse(lm_command command, int count, char **arguments, lm_options *options,
@@ -406,7 +448,7 @@ attn_status lm_options_parse(lm_command command, int count, char **arguments, lm
                           .repeat = 5,
                           .lengths = {128, 512},
                           .length_count = 2,
-                          .format = ATTN_FORMAT_FLOAT32,
+                          .formats = {{ATTN_FORMAT_FLOAT32, false}, {ATTN_FORMAT_FLOAT32, false}},
                           .compute = GEMM_FASTER,
                           .sampling = {.top_p = 1, .repetition_penalty = 1}};
   bool seen[FLAG_COUNT] = {false};
@@ -417,6 +459,7 @@ attn_status lm_options_parse(lm_command command, int count, char **arguments, lm
   attn_status status = parse_all(count, arguments, seen, options, message);
   if (status == ATTN_OK && !options->help) {
     status = check(seen, options, message);
+    options->compute = options->all_formats ? GEMM_FLOAT32 : options->compute;
   }
   if (status != ATTN_OK) {
     lm_options_free(options);

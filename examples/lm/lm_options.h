@@ -4,6 +4,7 @@
 #define LM_OPTIONS_H
 
 #include "gemm.h"
+#include "lm_formats.h"
 #include "sampler.h"
 
 #include <attn/attn.h>
@@ -20,6 +21,9 @@ typedef struct lm_prompt {
 } lm_prompt;
 
 #define LM_MAX_LENGTHS 16
+
+/** Static scales of a cache of fp8_e4m3 or fp8_e5m2: 1, those of the text's first window, or with each of them. */
+typedef enum lm_scales { LM_SCALES_ONE, LM_SCALES_AUTO, LM_SCALES_BOTH } lm_scales;
 
 typedef struct lm_options {
   lm_command command;
@@ -38,13 +42,15 @@ typedef struct lm_options {
   int32_t repeat;
   int32_t lengths[LM_MAX_LENGTHS];
   size_t length_count;
-  attn_format format;
+  lm_formats formats;
   gemm_compute compute;
   sampler_options sampling;
   bool chatml;
   bool batch_invariant;
   bool no_prefix_cache;
   bool alone;
+  bool all_formats;
+  lm_scales scales;
   bool json;
   bool help;
 } lm_options;

@@ -21,10 +21,11 @@ attn_status session_open(lm_session *s, attn_message *message) {
   return status == ATTN_OK ? tokenizer_create(&s->file, &s->tok, message) : status;
 }
 
-static attn_status make_attention(lm_session *s, const lm_needs *needs, attn_message *message) {
+static attn_status make_attention(lm_session *s, const lm_needs *needs, const lm_storage *storage,
+                                  attn_message *message) {
   lm_attention_options options = {0};
   options.backend = s->options.backend;
-  options.format = s->options.format;
+  options.storage = *storage;
   options.threads = s->threads;
   options.executor = gemm_executor(s->engine);
   options.block_size = s->options.block_size;
@@ -45,9 +46,10 @@ static attn_status make_engines(lm_session *s, const lm_needs *needs, attn_messa
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
   const int32_t wanted = processors > 64 ? 64 : processors > 1 ? (int32_t)processors : 1;
   s->threads = s->options.threads > 0 ? s->options.threads : wanted;
+  const lm_storage storage = {s->options.formats, NULL, NULL};
   attn_status status = gemm_create(s->threads, s->options.compute, &s->engine, message);
   if (status == ATTN_OK) {
-    status = make_attention(s, needs, message);
+    status = make_attention(s, needs, &storage, message);
   }
   if (status == ATTN_E_UNSUPPORTED && s->options.threads == 0 && s->threads > 1) {
     gemm_destroy(s->engine);
@@ -55,7 +57,7 @@ static attn_status make_engines(lm_session *s, const lm_needs *needs, attn_messa
     s->threads = 1;
     status = gemm_create(1, s->options.compute, &s->engine, message);
     if (status == ATTN_OK) {
-      status = make_attention(s, needs, message);
+      status = make_attention(s, needs, &storage, message);
     }
   }
   return status;
@@ -72,6 +74,13 @@ attn_status session_prepare(lm_session *s, const lm_needs *needs, attn_message *
   if (status == ATTN_OK) {
     status = model_create(&s->file, &s->params, s->engine, s->options.max_batch_tokens, &s->m, message);
   }
+  return status == ATTN_OK ? lm_attention_allocate(s->attention, message) : status;
+}
+
+attn_status session_store(lm_session *s, const lm_needs *needs, const lm_storage *storage, attn_message *message) {
+  lm_attention_destroy(s->attention);
+  s->attention = NULL;
+  const attn_status status = make_attention(s, needs, storage, message);
   return status == ATTN_OK ? lm_attention_allocate(s->attention, message) : status;
 }
 
@@ -174,7 +183,7 @@ const char *session_compute_name(const lm_session *s) {
 
 void session_write_settings(const lm_session *s, json_writer *w) {
   json_string(w, "compute", session_compute_name(s));
-  json_string(w, "cache_format", attn_format_name(s->options.format));
+  json_string(w, "cache_format", lm_formats_name(&s->options.formats).text);
   json_string(w, "backend", lm_attention_backend(s->attention));
   json_string(w, "gemm", gemm_name());
   json_integer(w, "threads", s->threads);

@@ -40,6 +40,10 @@ ATTN_NODISCARD attn_status session_open(lm_session *s, attn_message *message);
 /** Makes engines, model and cache. */
 ATTN_NODISCARD attn_status session_prepare(lm_session *s, const lm_needs *needs, attn_message *message);
 
+/** Another cache in place of the one that is there, after session_prepare: nothing is in it. */
+ATTN_NODISCARD attn_status session_store(lm_session *s, const lm_needs *needs, const lm_storage *storage,
+                                         attn_message *message);
+
 /** Safe on a zeroed struct. */
 void session_close(lm_session *s);
 

@@ -141,7 +141,7 @@ static bool print_text(const report *r) {
   (void)printf("backend    %s, %d thread%s; products by %s\n", lm_attention_backend(r->session->attention),
                r->session->threads, r->session->threads > 1 ? "s" : "", gemm_name());
   (void)printf("precision  %s, cache %s\n", session_compute_name(r->session),
-               attn_format_name(r->session->options.format));
+               lm_formats_name(&r->session->options.formats).text);
   return true;
 }
 

@@ -128,9 +128,11 @@ static void test_attn_lm(void **state) {
   (void)state;
   use("ATTN_LM_FAILING_BIN");
   SWEEP("generate", "--model", model_path, "--max-tokens", "3", "--prompt-file", text_path, "--prompt", "x y",
-        "--temperature", "1.5", "--top-k", "5", "--json");
+        "--temperature", "1.5", "--top-k", "5", "--json", "--cache-format",
+        "int8_per_token_head,int4_per_token_head+separate_scales");
   SWEEP("chat", "--model", model_path, "--max-tokens", "2");
-  SWEEP("perplexity", "--model", model_path, "--file", long_path, "--json");
+  SWEEP("perplexity", "--model", model_path, "--file", long_path, "--json", "--cache-format", "fp8_e4m3", "--kv-scales",
+        "auto");
   SWEEP("bench", "--model", model_path, "--lengths", "5", "--repeat", "1");
 }
 

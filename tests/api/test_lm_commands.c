@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands of attn-lm as a user runs them, on a small random model that is made here: where prompts come from, that
+ * The commands of attn-lm as a user runs them, on a small random model (tiny_model.h): where prompts come from, that
  * a seed gives the same text in any batch, chat, perplexity and bench, each flag's refusal and help. The golden tests
  * judge what a real model says.
  */

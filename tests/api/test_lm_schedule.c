@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,6 +99,8 @@ typedef struct scene {
   int32_t in_flight;
   int32_t max_tokens;
   int32_t threads;
+  lm_formats formats; /* of the cache; where nothing is said float32 */
+  bool scales;        /* its fp8 codes have static_scales */
   bool prefix_cache;
   sampler_options sampling;
   int32_t eos;
@@ -110,6 +113,7 @@ typedef struct scene {
 } scene;
 
 static scene the_scene;
+static const float static_scales[LAYERS * 2] = {0.011f, 0.003f, 0.0021f, 0.017f};
 
 static void stream(void *context, int32_t id) {
   attn_message message = {ATTN_OK, ""};
@@ -123,6 +127,7 @@ static scene *new_scene(int32_t block_size, int32_t cache_blocks, int32_t in_fli
                .in_flight = in_flight,
                .max_tokens = max_tokens,
                .threads = 1,
+               .formats = {{ATTN_FORMAT_FLOAT32, false}, {ATTN_FORMAT_FLOAT32, false}},
                .prefix_cache = true,
                .sampling = {.top_p = 1, .repetition_penalty = 1, .seed = 11},
                .eos = -1};
@@ -159,7 +164,7 @@ static attn_status make_attention(const scene *s, const int32_t *lengths, size_t
                                   attn_message *message) {
   static attn_executor executor;
   executor = harness_executor();
-  lm_attention_options options = {.format = ATTN_FORMAT_FLOAT32,
+  lm_attention_options options = {.storage = {s->formats, s->scales ? static_scales : NULL, NULL},
                                   .threads = s->threads,
                                   .executor = s->threads > 1 ? &executor : NULL,
                                   .block_size = s->block_size,
@@ -413,9 +418,47 @@ static void test_resume_finds_its_blocks(void **state) {
   free_scene(s);
 }
 
+/* Forks, copies, preemptions and resumes with every format of keys beside every other of values. */
+static void test_formats(void **state) {
+  (void)state;
+  attn_message message = {ATTN_OK, ""};
+  static const char *const names[] = {"float32",
+                                      "bfloat16",
+                                      "fp8_e4m3",
+                                      "fp8_e5m2",
+                                      "int8_per_token_head",
+                                      "fp8_per_token_head+separate_scales",
+                                      "int4_per_token_head",
+                                      "int4_per_token_head+separate_scales"};
+  enum { NAMES = sizeof names / sizeof names[0] };
+  for (int i = 0; i < NAMES * NAMES; i++) {
+    char name[128];
+    (void)snprintf(name, sizeof name, "%s,%s", names[i / NAMES], names[i % NAMES]);
+    scene *s = new_scene(4, 12, 8, 32);
+    assert_int_equal(lm_formats_parse("", name, &s->formats, &message), ATTN_OK);
+    s->sampling.temperature = 1;
+    for (int j = 0; j < 3; j++) {
+      add_request(s, 1, 18, 0, 20); /* equal prompts: one is fed, two fork from it, and each copies the last block */
+    }
+    add_request(s, 1, 12, 3, 12);
+    add_request(s, 2, 0, 9, 24);
+    const generate_sharing *found = run_scene(s);
+    if (found->forks == 0 || found->copies == 0 || found->preemptions == 0 || found->shared_blocks == 0) {
+      fail_msg("%s: %d forks, %d copies, %d preemptions, %d shared blocks", name, (int)found->forks, (int)found->copies,
+               (int)found->preemptions, (int)found->shared_blocks);
+    }
+    free_scene(s);
+  }
+}
+
 static uint64_t draw(uint64_t *seed, uint64_t below) {
   *seed = mix(*seed, 1);
   return *seed % below;
+}
+
+static lm_format draw_format(uint64_t *seed) {
+  const attn_format format = (attn_format)(ATTN_FORMAT_FLOAT32 + (int)draw(seed, 8));
+  return (lm_format){format, format >= ATTN_FORMAT_INT8_PER_TOKEN_HEAD && draw(seed, 2) == 0};
 }
 
 /* Few families of prompts, so that prefixes are shared; small pools; anything from one request at a time to all. */
@@ -423,6 +466,11 @@ static void fuzz_scene(uint64_t seed, int32_t threads, generate_sharing *sum) {
   static const int32_t block_sizes[] = {1, 2, 3, 4, 7, 8, 16};
   scene *s = new_scene(block_sizes[draw(&seed, 7)], 0, 1 + (int32_t)draw(&seed, 12), 1 + (int32_t)draw(&seed, 40));
   s->threads = threads;
+  if (draw(&seed, 2) == 0) {
+    s->formats.k = draw_format(&seed);
+    s->formats.v = draw_format(&seed);
+    s->scales = draw(&seed, 2) == 0;
+  }
   s->prefix_cache = draw(&seed, 5) != 0;
   s->eos = draw(&seed, 2) == 0 ? EOS : -1;
   if (draw(&seed, 2) == 0) {
@@ -483,6 +531,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_prefix_of_decoded),
       cmocka_unit_test(test_equal_prompts),
       cmocka_unit_test(test_resume_finds_its_blocks),
+      cmocka_unit_test(test_formats),
       cmocka_unit_test(test_fuzz),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
