@@ -70,7 +70,7 @@ if [ "${1:-}" = grow ]; then
   shift
 fi
 targets=("$@")
-[ $# -gt 0 ] || targets=(safetensors gguf request problem pool)
+[ $# -gt 0 ] || targets=(safetensors gguf request problem pool geometry)
 scripts/build.sh fuzz
 scratch=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/attn-fuzz-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT

@@ -391,9 +391,10 @@ int main(int argc, char **argv) {
               : strcmp(name, "gguf") == 0      ? save_gguf()
               : strcmp(name, "problem") == 0   ? save_choices(120)
               : strcmp(name, "pool") == 0      ? save_choices(400)
+              : strcmp(name, "geometry") == 0  ? save_choices(160)
                                                : 0;
   if (!saved) {
-    fprintf(stderr, "usage: fuzz_seeds safetensors|request|gguf|problem|pool FOLDER\n");
+    fprintf(stderr, "usage: fuzz_seeds safetensors|request|gguf|problem|pool|geometry FOLDER\n");
   }
   return !saved;
 }
