@@ -45,8 +45,9 @@ part_geometry() {
 }
 
 part_speed() {
-  scripts/build.sh release speed_decode
+  scripts/build.sh release speed_decode speed_formats
   build/release/tests/speed_decode 0.15 0.9
+  build/release/tests/speed_formats 1.1
 }
 
 part_serving() {
