@@ -292,6 +292,8 @@ static void test_flags(void **state) {
   assert_true(fixture_one_line(&files.fix));
   assert_int_equal(fixture_run(&files.fix, "run", files.in_path, "-o", NULL), 2);
   assert_true(fixture_one_line(&files.fix));
+  assert_int_equal(fixture_run(&files.fix, "check", "--executor", "pool", NULL), 2);
+  assert_true(fixture_one_line(&files.fix) && strstr(files.fix.err, "--executor 'pool'") != NULL);
   assert_int_equal(fixture_run(&files.fix, "walk", NULL), 2);
   assert_true(fixture_one_line(&files.fix));
 }
