@@ -28,7 +28,7 @@ typedef struct check_case {
   uint64_t seed;
   uint64_t index;
   check_choice choice;
-  int32_t op; /* CHECK_ATTENTION ... CHECK_SWAP */
+  int32_t op; /* CHECK_ATTENTION ... CHECK_REQUANTISE */
   int32_t num_seqs;
   check_seq seqs[CHECK_MAX_SEQS];
   int64_t tokens; /* query tokens; write: rows; gather: rows gathered; merge: rows */
@@ -125,6 +125,7 @@ int check_run_write(check_env *env, check_case *c, check_arena *arena);
 int check_run_gather(check_env *env, check_case *c, check_arena *arena);
 int check_run_merge(check_env *env, check_case *c, check_arena *arena);
 int check_run_copy(check_env *env, check_case *c, check_arena *arena); /* and swap */
+int check_run_requantise(check_env *env, check_case *c, check_arena *arena);
 
 /* A refused call: the status has to be the one expected, with a one-line message. */
 int check_refused(check_env *env, const char *what, attn_status status, attn_status expected,

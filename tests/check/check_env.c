@@ -115,11 +115,12 @@ int check_run_case(check_env *env, const check_case *drawn) {
   env->failure[0] = '\0';
   env->backend = 0;
   int moves = c.op == CHECK_COPY || c.op == CHECK_SWAP;
-  int passed = c.op == CHECK_WRITE    ? check_run_write(env, &c, arena)
-               : c.op == CHECK_GATHER ? check_run_gather(env, &c, arena)
-               : c.op == CHECK_MERGE  ? check_run_merge(env, &c, arena)
-               : moves                ? check_run_copy(env, &c, arena)
-                                      : check_run_attention(env, &c, arena);
+  int passed = c.op == CHECK_WRITE        ? check_run_write(env, &c, arena)
+               : c.op == CHECK_GATHER     ? check_run_gather(env, &c, arena)
+               : c.op == CHECK_MERGE      ? check_run_merge(env, &c, arena)
+               : c.op == CHECK_REQUANTISE ? check_run_requantise(env, &c, arena)
+               : moves                    ? check_run_copy(env, &c, arena)
+                                          : check_run_attention(env, &c, arena);
   check_arena_free(arena);
   return passed;
 }

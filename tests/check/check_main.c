@@ -30,7 +30,7 @@ typedef enum flag_id {
   FLAG_COUNT
 } flag_id;
 
-/* The operations of --op as masks over CHECK_ATTENTION ... CHECK_SWAP. */
+/* The operations of --op as masks over CHECK_ATTENTION ... CHECK_REQUANTISE. */
 static const struct {
   const char *name;
   unsigned ops;
@@ -41,6 +41,7 @@ static const struct {
     {"cache_gather", 1u << CHECK_GATHER},
     {"cache_copy", 1u << CHECK_COPY},
     {"cache_swap", 1u << CHECK_SWAP},
+    {"cache_requantise", 1u << CHECK_REQUANTISE},
     {"merge", 1u << CHECK_MERGE}};
 
 static const struct {

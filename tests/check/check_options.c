@@ -32,36 +32,37 @@ typedef struct option_row {
 #define GATHERS OP_BIT(CHECK_GATHER)
 #define MERGES OP_BIT(CHECK_MERGE)
 #define MOVES (OP_BIT(CHECK_COPY) | OP_BIT(CHECK_SWAP))
+#define CONVERTS OP_BIT(CHECK_REQUANTISE)
 #define POOLED (PAGED | WRITES | GATHERS)
-#define EVERY (ATTEND | WRITES | GATHERS | MERGES | MOVES)
+#define EVERY (ATTEND | WRITES | GATHERS | MERGES | MOVES | CONVERTS)
 
 /* clang-format off */
 static const option_row table[CHECK_OPTION_COUNT] = {
-  {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 29}, {"encoder", CHECK_ENCODER, 8},
+  {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 30}, {"encoder", CHECK_ENCODER, 8},
     {"cross", CHECK_CROSS, 8}, {"cross_cache", CHECK_CROSS_CACHE, 11}, {"cache_write", CHECK_WRITE, 14},
-    {"cache_gather", CHECK_GATHER, 13}, {"merge", CHECK_MERGE, 17}, {"cache_copy", CHECK_COPY, 8},
-    {"cache_swap", CHECK_SWAP, 8}}},
+    {"cache_gather", CHECK_GATHER, 13}, {"merge", CHECK_MERGE, 18}, {"cache_copy", CHECK_COPY, 8},
+    {"cache_swap", CHECK_SWAP, 8}, {"cache_requantise", CHECK_REQUANTISE, 8}}},
   {CHECK_EXPECT, "expect", EVERY, {{"valid", CHECK_VALID, 84}, {"refused", CHECK_REFUSED, 16}}},
   {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 34},
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}, {"fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 16}}},
   {CHECK_OUT_TYPE, "out_type", ATTEND | GATHERS | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 40},
     {"float16", ATTN_DTYPE_FLOAT16, 30}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 30}, {"fp8_static", CHECK_OUT_STATIC, 17},
     {"fp8_blocks_64", CHECK_OUT_BLOCK_64, 17}, {"fp8_blocks_128", CHECK_OUT_BLOCK_128, 17}}},
-  {CHECK_K_FORMAT, "k_format", ATTEND | WRITES | GATHERS, {{"float32", ATTN_FORMAT_FLOAT32, 20},
+  {CHECK_K_FORMAT, "k_format", ATTEND | WRITES | GATHERS | CONVERTS, {{"float32", ATTN_FORMAT_FLOAT32, 20},
     {"float16", ATTN_FORMAT_FLOAT16, 19}, {"bfloat16", ATTN_FORMAT_BFLOAT16, 19},
     {"fp8_e4m3", ATTN_FORMAT_FP8_E4M3, 13}, {"fp8_e5m2", ATTN_FORMAT_FP8_E5M2, 13},
     {"int8_per_token_head", ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 13},
     {"fp8_per_token_head", ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 13},
     {"int4_per_token_head", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 14}}},
-  {CHECK_V_FORMAT, "v_format", POOLED, {{"as_k", CHECK_FORMAT_SAME, 30}, {"float32", ATTN_FORMAT_FLOAT32, 12},
+  {CHECK_V_FORMAT, "v_format", POOLED | CONVERTS, {{"as_k", CHECK_FORMAT_SAME, 30}, {"float32", ATTN_FORMAT_FLOAT32, 12},
     {"float16", ATTN_FORMAT_FLOAT16, 12}, {"bfloat16", ATTN_FORMAT_BFLOAT16, 12},
     {"fp8_e4m3", ATTN_FORMAT_FP8_E4M3, 11}, {"fp8_e5m2", ATTN_FORMAT_FP8_E5M2, 11},
     {"int8_per_token_head", ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 11},
     {"fp8_per_token_head", ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 11},
     {"int4_per_token_head", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 12}}},
-  {CHECK_SCALES, "scales", POOLED, {{"plain", CHECK_SCALES_PLAIN, 50}, {"apart", CHECK_SCALES_APART, 50}}},
-  {CHECK_LAYOUT, "layout", POOLED | MOVES, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
-  {CHECK_BLOCK_SIZE, "block_size", POOLED | MOVES, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
+  {CHECK_SCALES, "scales", POOLED | CONVERTS, {{"plain", CHECK_SCALES_PLAIN, 50}, {"apart", CHECK_SCALES_APART, 50}}},
+  {CHECK_LAYOUT, "layout", POOLED | MOVES | CONVERTS, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
+  {CHECK_BLOCK_SIZE, "block_size", POOLED | MOVES | CONVERTS, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
     {"32", 32, 10}, {"48", 48, 9}, {"64", 64, 10}, {"100", 100, 9}, {"128", 128, 9}}},
   {CHECK_SIZE, "size", EVERY, {{"1", 1, 7}, {"3", 3, 7}, {"7", 7, 7}, {"8", 8, 7}, {"16", 16, 7}, {"17", 17, 7},
     {"32", 32, 7}, {"40", 40, 7}, {"64", 64, 7}, {"72", 72, 7}, {"80", 80, 7}, {"96", 96, 7}, {"128", 128, 8},
@@ -100,13 +101,13 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_STRIDE, "strides", EVERY, {{"compact", CHECK_COMPACT, 30}, {"padded_rows", CHECK_PADDED_ROWS, 14},
     {"padded_tokens", CHECK_PADDED_TOKENS, 14}, {"transposed_heads", CHECK_TRANSPOSED_HEADS, 14},
     {"gapped_elements", CHECK_GAPPED_ELEMENTS, 14}, {"byte_offset", CHECK_BYTE_OFFSET, 14}}},
-  {CHECK_POOL, "pool", POOLED | MOVES, {{"compact", CHECK_COMPACT, 24}, {"padded_blocks", CHECK_PADDED_BLOCKS, 16},
+  {CHECK_POOL, "pool", POOLED | MOVES | CONVERTS, {{"compact", CHECK_COMPACT, 24}, {"padded_blocks", CHECK_PADDED_BLOCKS, 16},
     {"padded_rows", CHECK_PADDED_ROWS, 15}, {"gapped_elements", CHECK_GAPPED_ELEMENTS, 11},
     {"interleaved", CHECK_INTERLEAVED, 13}, {"huge_blocks", CHECK_HUGE_BLOCKS, 11},
     {"layers_in_block", CHECK_LAYERS, 14}}},
   {CHECK_Q_LEN, "q_len", ATTEND, {{"0", CHECK_Q_ZERO, 8}, {"1", CHECK_Q_ONE, 26}, {"2", CHECK_Q_TWO, 14},
     {"few", CHECK_Q_FEW, 18}, {"edge", CHECK_Q_EDGE, 16}, {"many", CHECK_Q_MANY, 18}}},
-  {CHECK_KV_LEN, "kv_len", ATTEND, {{"0", CHECK_KV_ZERO, 6}, {"1", CHECK_KV_ONE, 6}, {"equal", CHECK_KV_EQUAL, 13},
+  {CHECK_KV_LEN, "kv_len", ATTEND, {{"0", CHECK_KV_ZERO, 8}, {"1", CHECK_KV_ONE, 8}, {"equal", CHECK_KV_EQUAL, 13},
     {"few", CHECK_KV_FEW, 10}, {"block_edge", CHECK_KV_BLOCK_EDGE, 16}, {"tile_edge", CHECK_KV_TILE_EDGE, 16},
     {"hundreds", CHECK_KV_HUNDREDS, 20}, {"long", CHECK_KV_LONG, 13}}},
   {CHECK_SEQS, "sequences", ATTEND | GATHERS, {{"1", 1, 34}, {"2", 2, 26}, {"3", 3, 20}, {"4_to_6", 4, 20}}},
@@ -114,14 +115,14 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_TABLE, "table", PAGED | GATHERS, {{"exact", 0, 50}, {"surplus", 1, 50}}},
   {CHECK_TRAILING, "trailing_tokens", ATTEND, {{"none", 0, 60}, {"some", 1, 40}}},
   {CHECK_GUARD, "guard", EVERY, {{"after", 0, 65}, {"before", 1, 35}}},
-  {CHECK_PARTS, "parts", MERGES, {{"1", 1, 18}, {"2", 2, 22}, {"3", 3, 20}, {"5", 5, 20}, {"17", 17, 20}}},
+  {CHECK_PARTS, "parts", MERGES, {{"1", 1, 20}, {"2", 2, 20}, {"3", 3, 20}, {"5", 5, 20}, {"17", 17, 20}}},
   {CHECK_LSES, "part_lse", MERGES, {{"near", CHECK_LSES_NEAR, 20}, {"far", CHECK_LSES_FAR, 20},
     {"large", CHECK_LSES_LARGE, 20}, {"infinite", CHECK_LSES_INFINITE, 20}, {"nan", CHECK_LSES_NAN, 20}}},
   {CHECK_BASE, "part_base", MERGES, {{"e", 0, 60}, {"2", 1, 40}}},
   {CHECK_ALIAS, "alias", MERGES, {{"none", CHECK_ALIAS_NONE, 40}, {"out", CHECK_ALIAS_OUT, 24},
     {"out_and_lse", CHECK_ALIAS_BOTH, 36}}},
-  {CHECK_SLOTS, "slots", WRITES, {{"all", CHECK_SLOTS_ALL, 26}, {"fewer", CHECK_SLOTS_FEWER, 25},
-    {"padded", CHECK_SLOTS_PADDED, 25}, {"none", CHECK_SLOTS_NONE, 24}}},
+  {CHECK_SLOTS, "slots", WRITES, {{"all", CHECK_SLOTS_ALL, 25}, {"fewer", CHECK_SLOTS_FEWER, 25},
+    {"padded", CHECK_SLOTS_PADDED, 25}, {"none", CHECK_SLOTS_NONE, 25}}},
   {CHECK_STARTS, "seq_starts", GATHERS, {{"absent", 0, 40}, {"given", 1, 60}}},
   {CHECK_GATHERED, "gathered", GATHERS, {{"k_and_v", CHECK_GATHER_BOTH, 46}, {"k", CHECK_GATHER_K, 27},
     {"v", CHECK_GATHER_V, 27}}},
@@ -130,6 +131,11 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_POOLS, "pools", MOVES, {{"one", CHECK_POOLS_ONE, 45}, {"two", CHECK_POOLS_TWO, 55}}},
   {CHECK_PAIRS, "pairs", MOVES, {{"none", CHECK_PAIRS_NONE, 23}, {"one", CHECK_PAIRS_ONE, 23},
     {"few", CHECK_PAIRS_FEW, 27}, {"most", CHECK_PAIRS_MOST, 27}}},
+  {CHECK_ROTARY, "rotary", WRITES, {{"none", ATTN_ROTARY_NONE, 40}, {"split_half", ATTN_ROTARY_SPLIT_HALF, 30},
+    {"interleaved", ATTN_ROTARY_INTERLEAVED, 30}}},
+  {CHECK_TARGET_SCALES, "target_scales", CONVERTS, {{"plain", CHECK_SCALES_PLAIN, 50},
+    {"apart", CHECK_SCALES_APART, 50}}},
+  {CHECK_TARGET_LAYOUT, "target_layout", CONVERTS, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
 };
 
 /* Pairs of values that exclude each other, beyond those of the operations' masks. */
@@ -178,6 +184,8 @@ static const exclusion exclusions[] = {
   {CHECK_OP, CHECK_CROSS, CHECK_KV_LEN, CHECK_KV_BLOCK_EDGE, "no blocks without a cache"},
   {CHECK_SEQS, 1, CHECK_EMPTIES, 1, "the one sequence has the lengths that q_len and kv_len say"},
   {CHECK_LSE, 0, CHECK_ALIAS, CHECK_ALIAS_BOTH, "no lse to alias"},
+  {CHECK_SIZE, 1, CHECK_ROTARY, ATTN_ROTARY_SPLIT_HALF, "a pair has two elements"},
+  {CHECK_SIZE, 1, CHECK_ROTARY, ATTN_ROTARY_INTERLEAVED, "a pair has two elements"},
 };
 /* clang-format on */
 

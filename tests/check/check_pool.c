@@ -2,7 +2,10 @@
 /* check_pool.c: see check_pool.h. */
 #include "check_pool.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "check_float.h"
 
 /* Distance that the farthest block reaches: offsets that do not fit 32 bits. */
 #define HUGE_POOL_BYTES ((uint64_t)1 << 33)
@@ -124,5 +127,86 @@ void check_pool_put(const check_case *c, const check_tensor *pool, const check_t
   int32_t count = check_pool_bytes(c, pool, scales, rows, row, block, offset, head, padding, at, want);
   for (int32_t i = 0; i < count; i++) {
     *at[i] = want[i];
+  }
+}
+
+/* ---- judging ----------------------------------------------------------------------------------------------------- */
+
+static int judge_floats(check_env *env, const check_case *c, const check_wanted *w, int64_t position, int64_t block,
+                        int64_t offset) {
+  int64_t size = w->rows->size;
+  const float *values = w->values + position * c->kv_heads * size;
+  for (int64_t i = 0; i < c->kv_heads * size; i++) {
+    unsigned char want[4];
+    void *at = check_pool_at(c, w->pool, block, offset, i / size, i % size);
+    check_store(want, w->pool->dtype, values[i]);
+    int same = isnan(values[i]) ? isnan(check_load(at, w->pool->dtype)) : memcmp(at, want, w->pool->element) == 0;
+    if (!same) {
+      return check_fail(env, "%s: block %lld, offset %lld, head %lld, element %lld: got %.9g, want %.9g", w->name,
+                        (long long)block, (long long)offset, (long long)(i / size), (long long)(i % size),
+                        (double)check_load(at, w->pool->dtype), (double)check_load(want, w->pool->dtype));
+    }
+    memcpy(at, check_old_bytes(w->pool, at), w->pool->element);
+  }
+  return 1;
+}
+
+static int judge_codes(check_env *env, const check_case *c, const check_wanted *w, int64_t position, int64_t block,
+                       int64_t offset) {
+  unsigned char *at[CHECK_ROW_BYTES];
+  unsigned char want[CHECK_ROW_BYTES];
+  for (int64_t h = 0; h < c->kv_heads; h++) {
+    int32_t count =
+        check_pool_bytes(c, w->pool, w->scales, w->rows, position * c->kv_heads + h, block, offset, h, 1, at, want);
+    for (int32_t i = 0; i < count; i++) {
+      if (*at[i] != want[i]) {
+        return check_fail(env, "%s: block %lld, offset %lld, head %lld, byte %d of %d: got %02x, want %02x", w->name,
+                          (long long)block, (long long)offset, (long long)h, (int)i, (int)count, (unsigned)*at[i],
+                          (unsigned)want[i]);
+      }
+    }
+    for (int32_t i = 0; i < count; i++) {
+      int in_scales = check_separate(c, w->rows->format) && i >= w->rows->code_bytes;
+      *at[i] = *check_old_bytes(in_scales ? w->scales : w->pool, at[i]);
+    }
+  }
+  return 1;
+}
+
+int check_pool_judge(check_env *env, const check_case *c, const check_wanted *want, int64_t position, int64_t block,
+                     int64_t offset) {
+  return want->rows->codes != NULL ? judge_codes(env, c, want, position, block, offset)
+                                   : judge_floats(env, c, want, position, block, offset);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static float hostile(check_rng *rng) {
+  switch (check_between(rng, 0, 11)) {
+  case 0:
+    return ldexpf(1.0f + (float)check_between(rng, 0, 4095) * 0x1p-12f, (int)check_between(rng, -20, 15));
+  case 1:
+    return ldexpf(check_normal(rng), -17);
+  case 2:
+    return ldexpf(check_normal(rng), -132);
+  case 3:
+    return ldexpf(check_normal(rng), 16);
+  case 4:
+    return check_chance(rng, 50) ? INFINITY : -INFINITY;
+  case 5:
+    return check_chance(rng, 30) ? NAN : -0.0f;
+  case 6:
+    return ldexpf(1.0f + (float)check_between(rng, 0, 511) * 0x1p-9f, (int)check_between(rng, -3, 3));
+  default:
+    return check_normal(rng);
+  }
+}
+
+void check_draw_position(check_rng *rng, attn_format format, int64_t count, float *values) {
+  int quantised = check_format_per_row(format) || check_format_static(format);
+  int wild = !quantised || check_chance(rng, 20);
+  int32_t power = (int32_t)check_between(rng, -22, 12);
+  for (int64_t i = 0; i < count; i++) {
+    values[i] = wild ? hostile(rng) : ldexpf(check_normal(rng), power);
   }
 }

@@ -28,6 +28,24 @@ int32_t check_pool_bytes(const check_case *c, const check_tensor *pool, const ch
 /* Static scales as a tensor, [1] or [heads]; nothing is made where none are given, and 0 comes back. */
 int check_static_scales(check_arena *arena, const check_case *c, const check_rows *rows, check_tensor *scales);
 
+/* What rows of a pool have to be: the codes of `rows`, or in a float format the values, rounded to its type. */
+typedef struct check_wanted {
+  const char *name;
+  const check_tensor *pool;
+  const check_tensor *scales; /* where the rows' scales lie apart */
+  const check_rows *rows;
+  const float *values; /* [positions, heads, size] */
+} check_wanted;
+
+/* All heads of position `position` of the set are what lies at a place of the pool, byte by byte, padding and scales
+   included; then the old bytes are put back, so that whatever is left has to be unchanged. */
+int check_pool_judge(check_env *env, const check_case *c, const check_wanted *want, int64_t position, int64_t block,
+                     int64_t offset);
+
+/* Values of one position that conversions to this format get wrong: ties, subnormals, overflow, infinities, NaN; in
+   quantised formats mostly plain ones of some magnitude, since a row with one infinity has no other codes. */
+void check_draw_position(check_rng *rng, attn_format format, int64_t count, float *values);
+
 /* Element e of a head's row at an offset of a block, whatever the layout. */
 void *check_pool_at(const check_case *c, const check_tensor *pool, int64_t block, int64_t offset, int64_t head,
                     int64_t e);

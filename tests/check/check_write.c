@@ -1,44 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, every other byte of both pools is kept.
- * */
-#include <math.h>
+/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, of a rotated row where the call rotates,
+ * every other byte of both pools is kept. */
 #include <string.h>
 
 #include "check_case.h"
 #include "check_float.h"
 #include "check_pool.h"
+#include "check_rotary.h"
 
 typedef struct writing {
   check_tensor k, v, slots, k_cache, v_cache, k_scale, v_scale;
   check_rows k_rows, v_rows; /* what the rows of k and v become */
   float *k_values;           /* [tokens, heads, size] */
   float *v_values;
-  int64_t *slot; /* [slots] */
+  int64_t *slot;        /* [slots] */
+  unsigned char *taken; /* [slots]: 1 where the row is written */
+  check_rotary rotary;
   int64_t capacity;
   attn_cache_write_args args;
 } writing;
-
-/* Values that conversions get wrong: ties, subnormals, overflow, infinities, NaN, and plain ones. */
-static float hostile(check_rng *rng) {
-  switch (check_between(rng, 0, 11)) {
-  case 0:
-    return ldexpf(1.0f + (float)check_between(rng, 0, 4095) * 0x1p-12f, (int)check_between(rng, -20, 15));
-  case 1:
-    return ldexpf(check_normal(rng), -17);
-  case 2:
-    return ldexpf(check_normal(rng), -132);
-  case 3:
-    return ldexpf(check_normal(rng), 16);
-  case 4:
-    return check_chance(rng, 50) ? INFINITY : -INFINITY;
-  case 5:
-    return check_chance(rng, 30) ? NAN : -0.0f;
-  case 6:
-    return ldexpf(1.0f + (float)check_between(rng, 0, 511) * 0x1p-9f, (int)check_between(rng, -3, 3));
-  default:
-    return check_normal(rng);
-  }
-}
 
 static void draw_slots(check_arena *arena, check_case *c, writing *w) {
   static const int64_t beyond[] = {0, 1, ((int64_t)1 << 32) + 3, ((int64_t)1 << 40) + 17, INT64_MAX};
@@ -64,16 +44,6 @@ static void draw_slots(check_arena *arena, check_case *c, writing *w) {
   }
 }
 
-/* A finite row of each magnitude that a quantiser treats in its own way: with one hostile element in some, row after
-   row. */
-static float plain(check_rng *rng, int32_t power) {
-  return ldexpf(check_normal(rng), power);
-}
-
-static int named(const writing *w, int64_t slot) {
-  return slot >= 0 && slot < w->capacity;
-}
-
 static void make_rows(check_arena *arena, check_case *c, const writing *w, attn_dtype dtype, attn_format format,
                       int64_t size, check_tensor *t, float *values) {
   int64_t shape[3] = {c->tokens, c->kv_heads, size};
@@ -84,21 +54,56 @@ static void make_rows(check_arena *arena, check_case *c, const writing *w, attn_
   check_tensor_make(arena, t, dtype, 3, shape, &lie, NULL);
   check_fill_poison(t, CHECK_POISON_NAN); /* rows that no slot takes */
   for (int64_t i = 0; i < c->slots; i++) {
-    int wild =
-        format <= ATTN_FORMAT_BFLOAT16 || check_chance(&c->rng, 20); /* else a row's scale is infinite too often */
-    int32_t power = (int32_t)check_between(&c->rng, -22, 12);
-    for (int64_t e = 0; named(w, w->slot[i]) && e < c->kv_heads * size; e++) {
-      float value = check_rounded(dtype, wild ? hostile(&c->rng) : plain(&c->rng, power));
-      values[i * c->kv_heads * size + e] = value;
-      check_store(check_at(t, i, e / size, e % size, 0), dtype, value);
+    float *row = values + i * c->kv_heads * size;
+    check_draw_position(&c->rng, format, w->taken[i] ? c->kv_heads * size : 0, row);
+    for (int64_t e = 0; w->taken[i] && e < c->kv_heads * size; e++) {
+      row[e] = check_rounded(dtype, row[e]);
+      check_store(check_at(t, i, e / size, e % size, 0), dtype, row[e]);
     }
   }
-  check_snapshot(arena, t);
 }
 
-/* What the rows become, and the tensor of their scales where these lie apart. */
+/* Which rows have a slot of the pool and, rotated, a position of the tables. */
+static void draw_rows(check_arena *arena, check_case *c, writing *w) {
+  draw_slots(arena, c, w);
+  w->taken = check_alloc(arena, (size_t)c->slots, 1);
+  for (int64_t i = 0; i < c->slots; i++) {
+    w->taken[i] = w->slot[i] >= 0 && w->slot[i] < w->capacity;
+  }
+  check_rotary_draw(arena, c, w->taken, &w->rotary);
+  for (int64_t i = 0; i < c->slots; i++) {
+    w->taken[i] = w->taken[i] && check_rotary_takes(&w->rotary, i);
+  }
+  check_rotary_queries(arena, c, w->taken, &w->rotary);
+}
+
+/* Elements anew whose quotients by their head's static scale lie halfway between two codes, as near as floats come. */
+static void put_ties(check_case *c, const writing *w, const check_rows *rows, const check_tensor *t, float *values) {
+  int e5m2 = rows->format == ATTN_FORMAT_FP8_E5M2;
+  for (int64_t i = 0; i < c->slots * c->kv_heads; i++) {
+    int64_t token = i / c->kv_heads, head = i % c->kv_heads;
+    float *row = values + i * rows->size;
+    uint32_t none = 0;
+    for (int64_t e = 0; w->taken[token] && e < rows->size; e++) {
+      if (!check_chance(&c->rng, 30)) {
+        continue;
+      }
+      uint8_t code = (uint8_t)check_between(&c->rng, 0, e5m2 ? 0x7A : 0x7D);
+      float middle = 0.5f * (check_from_fp8(code, e5m2) + check_from_fp8((uint8_t)(code + 1), e5m2));
+      row[e] = check_rounded(t->dtype, middle * rows->statics[head] * (check_chance(&c->rng, 50) ? 1.0f : -1.0f));
+      check_store(check_at(t, token, head, e, 0), t->dtype, row[e]);
+    }
+    if (w->taken[token]) {
+      check_row_encode(rows, (int32_t)head, row, rows->codes + i * rows->code_bytes, &none);
+    }
+  }
+}
+
+/* What the rows become, and the tensor of their scales where these lie apart; in static formats `ties` may change the
+   rows. */
 static const DLTensor *quantise(check_arena *arena, check_case *c, const writing *w, check_rows *rows,
-                                attn_format format, int32_t size, const float *values, check_tensor *scales) {
+                                attn_format format, int32_t size, float *values, check_tensor *t, int ties,
+                                check_tensor *scales) {
   size_t count = (size_t)(c->tokens * c->kv_heads * size);
   float *decoded = check_alloc(arena, count, sizeof *decoded);
   memcpy(decoded, values, count * sizeof *decoded);
@@ -106,6 +111,10 @@ static const DLTensor *quantise(check_arena *arena, check_case *c, const writing
                           : check_chance(&c->rng, 60)                   ? CHECK_STATICS_ONE
                                                                         : CHECK_STATICS_NONE;
   check_rows_make(arena, &c->rng, rows, format, statics, c->tokens, c->kv_heads, size, decoded);
+  if (ties && check_format_static(format)) {
+    put_ties(c, w, rows, t, values);
+  }
+  check_snapshot(arena, t);
   int apart = check_separate(c, format);
   if (apart) {
     check_pool_scales(arena, c, w->capacity / c->block_size, check_number(&c->choice, CHECK_STRIDE), scales);
@@ -119,13 +128,18 @@ static const DLTensor *quantise(check_arena *arena, check_case *c, const writing
 
 static void prepare(check_arena *arena, check_case *c, writing *w) {
   memset(w, 0, sizeof *w);
-  draw_slots(arena, c, w);
+  draw_rows(arena, c, w);
   attn_dtype k_in = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
   attn_dtype v_in = check_chance(&c->rng, 70) ? k_in : (attn_dtype)check_between(&c->rng, 1, 3);
   w->k_values = check_alloc(arena, (size_t)(c->tokens * c->kv_heads * c->size), sizeof(float));
   w->v_values = check_alloc(arena, (size_t)(c->tokens * c->kv_heads * c->v_size), sizeof(float));
   make_rows(arena, c, w, k_in, c->k_format, c->size, &w->k, w->k_values);
   make_rows(arena, c, w, v_in, c->v_format, c->v_size, &w->v, w->v_values);
+  for (int64_t i = 0; i < c->slots * c->kv_heads; i++) {
+    if (w->taken[i / c->kv_heads]) {
+      check_rotary_turn(&w->rotary, i / c->kv_heads, k_in, w->k_values + i * c->size);
+    }
+  }
   int64_t stride = check_is(c, CHECK_STRIDE, CHECK_GAPPED_ELEMENTS) ? 2 : 1;
   check_lie lie = {&stride, 0, check_is(c, CHECK_GUARD, 1), 0};
   check_tensor_make(arena, &w->slots, ATTN_DTYPE_INT64, 1, &c->slots, &lie, NULL);
@@ -139,8 +153,10 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
   check_fill_canary(&w->k_cache, 1);
   check_fill_canary(&w->v_cache, 2);
   w->args = (attn_cache_write_args)ATTN_CACHE_WRITE_INIT;
-  w->args.k_scale = quantise(arena, c, w, &w->k_rows, c->k_format, c->size, w->k_values, &w->k_scale);
-  w->args.v_scale = quantise(arena, c, w, &w->v_rows, c->v_format, c->v_size, w->v_values, &w->v_scale);
+  int k_ties = w->rotary.kind == ATTN_ROTARY_NONE && check_chance(&c->rng, 50);
+  int v_ties = check_chance(&c->rng, 50);
+  w->args.k_scale = quantise(arena, c, w, &w->k_rows, c->k_format, c->size, w->k_values, &w->k, k_ties, &w->k_scale);
+  w->args.v_scale = quantise(arena, c, w, &w->v_rows, c->v_format, c->v_size, w->v_values, &w->v, v_ties, &w->v_scale);
   check_snapshot(arena, &w->k_cache); /* after both: interleaved pools share bytes */
   check_snapshot(arena, &w->v_cache);
   int k_tells = c->k_type != ATTN_DTYPE_UINT8;
@@ -154,62 +170,12 @@ static void prepare(check_arena *arena, check_case *c, writing *w) {
   w->args.slot_mapping = &w->slots.dl;
   w->args.k_cache = &w->k_cache.dl;
   w->args.v_cache = &w->v_cache.dl;
+  check_rotary_fill(&w->rotary, &w->args);
 }
 
-static int judge_floats(check_env *env, const check_case *c, int64_t slot, const char *name, const check_tensor *pool,
-                        int64_t size, const float *values) {
-  for (int64_t e = 0; e < c->kv_heads * size; e++) {
-    unsigned char want[4];
-    void *at = check_pool_at(c, pool, slot / c->block_size, slot % c->block_size, e / size, e % size);
-    check_store(want, pool->dtype, values[e]);
-    int same = isnan(values[e]) ? isnan(check_load(at, pool->dtype)) : memcmp(at, want, pool->element) == 0;
-    if (!same) {
-      return check_fail(env, "%s: slot %lld, head %lld, element %lld: got %.9g, want %.9g", name, (long long)slot,
-                        (long long)(e / size), (long long)(e % size), (double)check_load(at, pool->dtype),
-                        (double)check_load(want, pool->dtype));
-    }
-    memcpy(at, check_old_bytes(pool, at), pool->element);
-  }
-  return 1;
-}
-
-/* The rows of one position, byte by byte, padding and scales included. */
-static int judge_codes(check_env *env, const check_case *c, int64_t slot, const char *name, const check_tensor *pool,
-                       const check_tensor *scales, const check_rows *rows, int64_t position) {
-  unsigned char *at[CHECK_ROW_BYTES];
-  unsigned char want[CHECK_ROW_BYTES];
-  for (int64_t h = 0; h < c->kv_heads; h++) {
-    int32_t count = check_pool_bytes(c, pool, scales, rows, position * c->kv_heads + h, slot / c->block_size,
-                                     slot % c->block_size, h, 1, at, want);
-    for (int32_t i = 0; i < count; i++) {
-      if (*at[i] != want[i]) {
-        return check_fail(env, "%s: slot %lld, head %lld, byte %d of %d: got %02x, want %02x", name, (long long)slot,
-                          (long long)h, (int)i, (int)count, (unsigned)*at[i], (unsigned)want[i]);
-      }
-    }
-    for (int32_t i = 0; i < count; i++) {
-      int in_scales = check_separate(c, rows->format) && i >= rows->code_bytes;
-      *at[i] = *check_old_bytes(in_scales ? scales : pool, at[i]);
-    }
-  }
-  return 1;
-}
-
-/* The rows of one pool: exact where named; then the old bytes are put back, so that what is left has to be unchanged.
-   */
-static int judge_pool(check_env *env, const check_case *c, const writing *w, int is_v) {
-  const char *name = is_v ? "v_cache" : "k_cache";
-  const check_tensor *pool = is_v ? &w->v_cache : &w->k_cache;
-  const check_rows *rows = is_v ? &w->v_rows : &w->k_rows;
-  const float *values = is_v ? w->v_values : w->k_values;
+static int judge_pool(check_env *env, const check_case *c, const writing *w, const check_wanted *want) {
   for (int64_t i = 0; i < c->slots; i++) {
-    if (!named(w, w->slot[i])) {
-      continue;
-    }
-    int passed = rows->codes != NULL
-                     ? judge_codes(env, c, w->slot[i], name, pool, is_v ? &w->v_scale : &w->k_scale, rows, i)
-                     : judge_floats(env, c, w->slot[i], name, pool, rows->size, values + i * c->kv_heads * rows->size);
-    if (!passed) {
+    if (w->taken[i] && !check_pool_judge(env, c, want, i, w->slot[i] / c->block_size, w->slot[i] % c->block_size)) {
       return 0;
     }
   }
@@ -224,7 +190,7 @@ static int kept(check_env *env, const char *name, const check_tensor *t) {
 static int all_kept(check_env *env, const writing *w) {
   return kept(env, "k_cache", &w->k_cache) && kept(env, "v_cache", &w->v_cache) && kept(env, "k", &w->k) &&
          kept(env, "v", &w->v) && kept(env, "slot_mapping", &w->slots) && kept(env, "k_scale", &w->k_scale) &&
-         kept(env, "v_scale", &w->v_scale);
+         kept(env, "v_scale", &w->v_scale) && check_rotary_kept(env, &w->rotary);
 }
 
 /* A call that has to be refused: status by kind; list entries are changed in place and put back. */
@@ -293,9 +259,20 @@ static int refuse_once(check_env *env, check_case *c, writing *w, attn_context *
   return check_refused(env, what, status, expected, &message) && all_kept(env, w);
 }
 
+static int refuse_rotary(check_env *env, check_case *c, writing *w, attn_context *context) {
+  attn_message message = {ATTN_OK, ""};
+  check_spoilt spoilt = {.args = w->args};
+  check_rotary_spoil(c, &w->rotary, w->taken, &spoilt);
+  spoilt.args.backend = env->backends[env->backend];
+  attn_status status = attn_cache_write(context, &spoilt.args, &message);
+  check_rotary_mend(&w->rotary);
+  return check_refused(env, spoilt.what, status, spoilt.expected, &message) && all_kept(env, w);
+}
+
 static int refuse(check_env *env, check_case *c, writing *w, attn_context *context) {
   for (int i = 0; i < CHECK_REFUSALS; i++) {
-    if (!refuse_once(env, c, w, context)) {
+    int rotary = check_chance(&c->rng, w->rotary.kind == ATTN_ROTARY_NONE ? 5 : 40);
+    if (!(rotary ? refuse_rotary(env, c, w, context) : refuse_once(env, c, w, context))) {
       return 0;
     }
   }
@@ -309,7 +286,10 @@ static int run(check_env *env, const check_case *c, writing *w, attn_context *co
   if (status != ATTN_OK) {
     return check_fail(env, "attn_cache_write refused a valid call: %s: %s", attn_status_name(status), message.text);
   }
-  return judge_pool(env, c, w, 0) && judge_pool(env, c, w, 1) && all_kept(env, w);
+  check_wanted k = {"k_cache", &w->k_cache, &w->k_scale, &w->k_rows, w->k_values};
+  check_wanted v = {"v_cache", &w->v_cache, &w->v_scale, &w->v_rows, w->v_values};
+  return judge_pool(env, c, w, &k) && judge_pool(env, c, w, &v) && check_rotary_judge(env, c, &w->rotary, w->taken) &&
+         all_kept(env, w);
 }
 
 int check_run_write(check_env *env, check_case *c, check_arena *arena) {
