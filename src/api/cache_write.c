@@ -243,7 +243,7 @@ static attn_status check_duplicates(const attn_view *slots, attn_message *messag
 static attn_status check_positions(const attn_write_view *view, attn_message *message) {
   for (int64_t i = 0; i < view->num_slots && view->rotary != ATTN_ROTARY_NONE; i++) {
     int64_t position = attn_int64_at(&view->positions, i);
-    int64_t end = view->rotary_cos.shape[0];
+    int64_t end = view->rotary_cos.shape[0] + (attn_fault(ATTN_FAULT_POSITION_LIMIT) ? 1 : 0);
     if (attn_int64_at(&view->slot_mapping, i) >= 0 && (position < 0 || position >= end)) {
       return attn_fail(message, ATTN_E_INDEX, "positions[%lld]: %lld, accepted: 0 to %lld (rows of rotary_cos)",
                        (long long)i, (long long)position, (long long)end - 1);

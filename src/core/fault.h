@@ -4,8 +4,8 @@
  * A fault is one wrong line behind `if (attn_fault(ATTN_FAULT_NAME))`. In every shipped build attn_fault() is the
  * constant 0 and the wrong line is gone; only the test-only build (ATTN_TEST_FAULTS=1, bin/attn-faulty) holds them, and
  * there at most one is active at a time. A row of the list whose fault is planted nowhere is itself a failure: it is
- * not caught. The third field says exactly what is planted; "api" marks a check left out in src/api, all others lie in
- * CPU_ATTN.
+ * not caught. The third field says exactly what is planted; "api" marks a check left out in src/api, "core" a line
+ * of src/core that REFERENCE runs too (so only the check's own codec can tell), all others lie in CPU_ATTN.
  */
 #ifndef ATTN_CORE_FAULT_H
 #define ATTN_CORE_FAULT_H
@@ -83,6 +83,19 @@
   X(ATTN_FAULT_BLOCK_FACTOR, "block_factor", "int4: the factor of a query's smaller blocks is left out")               \
   X(ATTN_FAULT_ROTATION_OUT, "rotation_out", "int4: the output is un-rotated without the signs")                       \
   X(ATTN_FAULT_Q_SCALE, "q_scale", "the scale of an fp8 query is ignored")                                             \
+  /* Writing to them, requantising, rotary embedding. */                                                               \
+  X(ATTN_FAULT_INT8_TRUNCATE, "int8_truncate", "core: int8 codes are truncated, not rounded")                          \
+  X(ATTN_FAULT_SCALE_LEAST, "scale_least", "core: the floor of 1e-6 of a row's scale is dropped")                      \
+  X(ATTN_FAULT_INT4_RANGE, "int4_range", "core: the range of an int4 row is not widened to contain 0")                 \
+  X(ATTN_FAULT_STATIC_RECIPROCAL, "static_reciprocal", "core: fp8(x * (1 / scale)), not fp8(x / scale)")               \
+  X(ATTN_FAULT_WRITE_PADDING, "write_padding", "the bytes between codes and an inline scale are not zeroed")           \
+  X(ATTN_FAULT_WRITE_NAN, "write_nan", "NaN and infinities of a row that is quantised count as 0")                     \
+  X(ATTN_FAULT_REQUANTISE_SCALE, "requantise_scale", "requantise: a row keeps its source row's scale")                 \
+  X(ATTN_FAULT_REQUANTISE_TAIL, "requantise_tail", "requantise: a block of odd size loses its last position")          \
+  X(ATTN_FAULT_ROTARY_PARTNER, "rotary_partner", "core: split-half pairs are i with i + rotary_dim / 2 - 1")           \
+  X(ATTN_FAULT_ROTARY_PAIRING, "rotary_pairing", "interleaved pairs are rotated as split halves")                      \
+  X(ATTN_FAULT_ROTARY_UNROUNDED, "rotary_unrounded", "a rotated key is not rounded to its type before it is stored")   \
+  X(ATTN_FAULT_ROTARY_REST, "rotary_rest", "the elements of q beyond rotary_dim are not copied to q_out")              \
   /* Addresses and lists. */                                                                                           \
   X(ATTN_FAULT_OFFSET_32, "offset_32", "the byte offset of a block (id * stride) is cut to 32 unsigned bits")          \
   X(ATTN_FAULT_BLOCK_NEIGHBOUR, "block_neighbour", "the last block's id comes from the column before it, if any")      \
@@ -98,6 +111,7 @@
   X(ATTN_FAULT_MERGE_SINK, "merge_sink", "attn_merge: lse includes the sink")                                          \
   X(ATTN_FAULT_DUPLICATE_SLOT, "duplicate_slot", "api: checked cache_write accepts the same slot twice")               \
   X(ATTN_FAULT_SLOT_LIMIT, "slot_limit", "api: checked cache_write accepts slot == capacity (the writer skips it)")    \
+  X(ATTN_FAULT_POSITION_LIMIT, "position_limit", "api: checked cache_write accepts a position one beyond the tables")  \
   X(ATTN_FAULT_TABLE_ID, "table_id", "api: a block id == num_blocks at a visible position passes (counts as masked)")  \
   X(ATTN_FAULT_WORKSPACE_SHORT, "workspace_short", "api: a workspace one byte too small is accepted")                  \
   X(ATTN_FAULT_RANGE_REVERSED, "range_reversed", "api: a prefix range with a > b is accepted as empty")                \

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/fault.h"
 #include "core/fp8.h"
 #include "core/rotation.h"
 
@@ -104,11 +105,12 @@ static void store_symmetric(const attn_rows *rows, const attn_row *to, const flo
   int is_int8 = rows->facts->code == ATTN_CODE_INT8;
   unsigned char codes[ATTN_ROW_MAX];
   float scale = float_of(absmax) / (is_int8 ? 127.0f : ATTN_FP8_E4M3_MAX);
-  scale = scale > LEAST_SCALE ? scale : LEAST_SCALE;
+  scale = scale > LEAST_SCALE || (attn_fault(ATTN_FAULT_SCALE_LEAST) && absmax > 0) ? scale : LEAST_SCALE;
   float inverse = 1.0f / scale;
   if (is_int8) {
     for (int64_t i = 0; i < rows->size; i++) {
-      codes[i] = (unsigned char)(uint32_t)rha(values[i] * inverse, -128.0f, 127.0f);
+      float y = values[i] * inverse;
+      codes[i] = (unsigned char)(uint32_t)rha(attn_fault(ATTN_FAULT_INT8_TRUNCATE) ? truncf(y) : y, -128.0f, 127.0f);
     }
   } else {
     for (int64_t i = 0; i < rows->size; i++) {
@@ -122,8 +124,11 @@ static void store_symmetric(const attn_rows *rows, const attn_row *to, const flo
 /* The least and the largest of the values and 0; of NaN any. Lanes apart, since their order does not matter. */
 static void find_range(const float *values, int64_t n, float *least, float *most) {
   enum { LANES = 8 };
-  float low[LANES] = {0.0f};
-  float high[LANES] = {0.0f};
+  float low[LANES];
+  float high[LANES];
+  for (int j = 0; j < LANES; j++) {
+    low[j] = high[j] = attn_fault(ATTN_FAULT_INT4_RANGE) ? values[0] : 0.0f;
+  }
   int64_t whole = n / LANES * LANES;
   for (int64_t i = 0; i < whole; i += LANES) {
     for (int j = 0; j < LANES; j++) {
@@ -188,6 +193,10 @@ void attn_quantise_row(const attn_rows *rows, const attn_row *to, float *values)
   }
 }
 
+static inline float scaled(float value, float scale) {
+  return attn_fault(ATTN_FAULT_STATIC_RECIPROCAL) ? value * (1.0f / scale) : value / scale;
+}
+
 void attn_quantise_part(const attn_rows *rows, const attn_row *to, int64_t begin, int32_t n, const float *values) {
   float scale = static_scale(to);
   int is_e4m3 = rows->facts->code == ATTN_CODE_E4M3;
@@ -196,11 +205,11 @@ void attn_quantise_part(const attn_rows *rows, const attn_row *to, int64_t begin
     int32_t count = n - first < PART ? n - first : PART;
     if (is_e4m3) {
       for (int32_t i = 0; i < count; i++) {
-        codes[i] = attn_fp8_e4m3_encode(values[first + i] / scale);
+        codes[i] = attn_fp8_e4m3_encode(scaled(values[first + i], scale));
       }
     } else {
       for (int32_t i = 0; i < count; i++) {
-        codes[i] = attn_fp8_e5m2_encode(values[first + i] / scale);
+        codes[i] = attn_fp8_e5m2_encode(scaled(values[first + i], scale));
       }
     }
     attn_row part = *to;

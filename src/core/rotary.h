@@ -3,6 +3,7 @@
 #ifndef ATTN_CORE_ROTARY_H
 #define ATTN_CORE_ROTARY_H
 
+#include "core/fault.h"
 #include "core/plan_impl.h"
 
 /* Rotate row [rotary_dim] for the tables' row `position`. */
@@ -10,6 +11,9 @@ static inline void attn_rotary_apply(const attn_write_view *view, int64_t positi
   int64_t half = view->rotary_dim / 2;
   int64_t step = view->rotary == ATTN_ROTARY_INTERLEAVED ? 2 : 1;
   int64_t partner = view->rotary == ATTN_ROTARY_INTERLEAVED ? 1 : half;
+  if (attn_fault(ATTN_FAULT_ROTARY_PARTNER) && view->rotary == ATTN_ROTARY_SPLIT_HALF) {
+    partner = half - 1;
+  }
   const unsigned char *cosines = view->rotary_cos.data + position * view->rotary_cos.stride[0];
   const unsigned char *sines = view->rotary_sin.data + position * view->rotary_sin.stride[0];
   for (int64_t j = 0; j < half; j++) {

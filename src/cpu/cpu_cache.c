@@ -60,7 +60,7 @@ static void write_token(const write_job *job, int64_t token) {
     attn_cpu_elements out = token_row(&view->q_out, token, h);
     attn_cpu_rotate(job->table, view, token, &q, memory);
     attn_cpu_move_elements(job->table, out, q.rotated, q.rotary_dim);
-    if (out.data != q.row.data) {
+    if (out.data != q.row.data && !attn_fault(ATTN_FAULT_ROTARY_REST)) {
       out.data += q.rotary_dim * out.stride;
       q.row.data += q.rotary_dim * q.row.stride;
       attn_cpu_move_elements(job->table, out, q.row, view->q.shape[2] - q.rotary_dim);
@@ -181,6 +181,15 @@ typedef struct requantise_job {
   atomic_llong next;
 } requantise_job;
 
+/* A planted fault. */
+static void keep_scale(const attn_requantise_view *view, const attn_row *to, const attn_row *from) {
+  for (int i = 0;
+       i < 4 && view->source_rows.facts->scale == ATTN_SCALE_ROW && view->target_rows.facts->scale == ATTN_SCALE_ROW;
+       i++) {
+    to->scale[i * to->scale_stride] = from->scale[i * from->scale_stride];
+  }
+}
+
 /* One row, through float32: whole where a side has a scale per row, else a part at a time. */
 static void requantise_row(const requantise_job *job, const attn_row *to, const attn_row *from) {
   const attn_requantise_view *view = job->view;
@@ -198,6 +207,9 @@ static void requantise_row(const requantise_job *job, const attn_row *to, const 
     target.codes += begin * target.code_stride;
     attn_cpu_get_row(job->table, row, &source_rows, view->map.source.dtype, &source);
     attn_cpu_put_row(job->table, &target_rows, view->map.target.dtype, &target, &part);
+    if (attn_fault(ATTN_FAULT_REQUANTISE_SCALE)) {
+      keep_scale(view, &target, &source);
+    }
   }
 }
 
@@ -213,7 +225,8 @@ static void requantise_thread(void *argument, size_t thread) {
     }
     int64_t source = attn_copy_block(&view->map, i, 0);
     int64_t target = attn_copy_block(&view->map, i, 1);
-    for (int64_t offset = 0; offset < pool->shape[1]; offset++) {
+    int64_t cut = attn_fault(ATTN_FAULT_REQUANTISE_TAIL) ? pool->shape[1] % 2 : 0;
+    for (int64_t offset = 0; offset < pool->shape[1] - cut; offset++) {
       for (int64_t h = 0; h < pool->shape[2]; h++) {
         attn_row from = attn_row_at(&view->source_rows, pool, source, offset, h);
         attn_row to = attn_row_at(&view->target_rows, &view->map.target, target, offset, h);

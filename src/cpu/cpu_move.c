@@ -3,6 +3,7 @@
    conversion from a 16-bit type is exact, the one to it rounds to nearest even). */
 #include "cpu/cpu_move.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/arithmetic.h"
@@ -29,6 +30,12 @@ static void truncate_row(float *row, int32_t size) {
     memcpy(&bits, &row[i], sizeof bits);
     bits &= 0xffff0000u;
     memcpy(&row[i], &bits, sizeof bits);
+  }
+}
+
+static void drop_infinite(float *row, int64_t size) {
+  for (int64_t i = 0; i < size; i++) {
+    row[i] = isfinite(row[i]) ? row[i] : 0.0f;
   }
 }
 
@@ -86,6 +93,15 @@ void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_d
     float values[ATTN_ROW_MAX];
     load(table, values, &from->rotated, 0, (int32_t)rotated);
     load(table, values + rotated, &from->row, rotated, (int32_t)(rows->size - rotated));
+    if (attn_fault(ATTN_FAULT_WRITE_NAN)) {
+      drop_infinite(values, rows->size);
+    }
+    if (attn_fault(ATTN_FAULT_WRITE_PADDING)) {
+      attn_rows unpadded = *rows;
+      unpadded.separate = 1;
+      attn_quantise_row(&unpadded, to, values);
+      return;
+    }
     attn_quantise_row(rows, to, values);
     return;
   }
@@ -118,8 +134,15 @@ void attn_cpu_rotate(const attn_cpu_table *table, const attn_write_view *view, i
                      unsigned char *memory) {
   float row[ATTN_ROW_MAX];
   load(table, row, &from->row, 0, view->rotary_dim);
-  attn_rotary_apply(view, attn_int64_at(&view->positions, token), row);
-  attn_cpu_elements rotated = {memory, (int64_t)attn_dtype_bytes(from->row.dtype), from->row.dtype};
+  if (attn_fault(ATTN_FAULT_ROTARY_PAIRING)) {
+    attn_write_view halves = *view;
+    halves.rotary = ATTN_ROTARY_SPLIT_HALF;
+    attn_rotary_apply(&halves, attn_int64_at(&view->positions, token), row);
+  } else {
+    attn_rotary_apply(view, attn_int64_at(&view->positions, token), row);
+  }
+  attn_dtype dtype = attn_fault(ATTN_FAULT_ROTARY_UNROUNDED) ? ATTN_DTYPE_FLOAT32 : from->row.dtype;
+  attn_cpu_elements rotated = {memory, (int64_t)attn_dtype_bytes(dtype), dtype};
   attn_cpu_store_row(table, rotated.dtype, rotated.data, rotated.stride, row, 1.0f, view->rotary_dim);
   from->rotated = rotated;
   from->rotary_dim = view->rotary_dim;
