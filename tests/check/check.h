@@ -9,6 +9,9 @@
    bad command line. */
 int attn_check_main(int argc, char **argv);
 
+/* Plant the fault of that name: 0 where there is none of it, or this is not the test-only build. */
+int attn_check_plant(const char *name);
+
 /* What it is for, in a line, and its help page on standard output. */
 extern const char attn_check_purpose[];
 void attn_check_help(void);

@@ -3,6 +3,8 @@
 #define _DEFAULT_SOURCE
 #include "check_report.h"
 
+#include "check.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -209,6 +211,16 @@ static const fault_row faults[] = {ATTN_FAULT_LIST(FAULT_ROW)};
 #undef FAULT_ROW
 static const size_t num_faults = sizeof faults / sizeof *faults;
 
+int attn_check_plant(const char *name) {
+  for (size_t i = 0; i < num_faults; i++) {
+    if (strcmp(faults[i].name, name) == 0) {
+      attn_fault_set(faults[i].id);
+      return 1;
+    }
+  }
+  return 0;
+}
+
 /* Activate one fault and run until a case fails. */
 static int run_fault(const check_settings *s, check_env *env, check_shared *shared, const fault_row *fault) {
   double start = seconds();
@@ -251,6 +263,11 @@ static int run_faults(const check_settings *s, check_env *env, check_shared *sha
 }
 
 #else
+
+int attn_check_plant(const char *name) {
+  (void)name;
+  return 0;
+}
 
 static int run_faults(const check_settings *s, check_env *env, check_shared *shared) {
   (void)env;

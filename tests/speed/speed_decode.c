@@ -17,6 +17,7 @@
 #include "limits.h"
 
 enum { SEQS = 8, KEYS = 4096, Q_HEADS = 32, KV_HEADS = 8, SIZE = 128, BLOCK = 64, ROUNDS = 20 };
+enum { LOOP_REPEATS = 4000 }; /* of the arithmetic loop: a few milliseconds */
 #define READ_BYTES ((size_t)512 << 20)
 
 static uint64_t state = 0x9e3779b97f4a7c15u;
@@ -162,6 +163,15 @@ static double median(double *values, int n) {
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
+/* FLOP/s of the arithmetic loop on each of `threads` threads at once, by the clock (a multiply-add counts as two);
+   *cpu_rate: by the time that a single thread really ran. */
+static double flops_once(int threads, double *cpu_rate) {
+  limit_time time = limit_time_axpy(threads, LOOP_REPEATS);
+  double flops = 2.0 * LIMIT_FLOATS * LOOP_REPEATS * threads;
+  *cpu_rate = flops / time.cpu;
+  return flops / time.clock;
+}
+
 int main(int argc, char **argv) {
   double least_fraction = argc > 1 ? atof(argv[1]) : 0.0;
   double least_gain = argc > 2 ? atof(argv[2]) : 0.0;
@@ -189,10 +199,10 @@ int main(int argc, char **argv) {
   double share[ROUNDS];
   for (int i = 0; i < ROUNDS; i++) { /* interleaved: a drift of the machine meets all alike */
     double rate;
-    double single = limit_flops_once(1, &rate);
-    double read = limit_read_once(words, READ_BYTES);
+    double single = flops_once(1, &rate);
+    double read = (double)READ_BYTES / limit_time_read(1, words, READ_BYTES, 1).cpu;
     double clock_one = run_once(&one, &seconds[i]);
-    double both = limit_flops_once(2, &unused);
+    double both = flops_once(2, &unused);
     double clock_two = run_once(&two, &unused);
     flops = fmax(flops, rate);
     bytes = fmax(bytes, read);

@@ -55,7 +55,7 @@ int cli_parse_float(const char *text, float *value);
 
 enum { CLI_MAX_WORDS = 64 };
 
-/* The flags of run, explain and info. NULL, 0 and -1 mean "not given". */
+/* The flags of run, explain, info and bench. NULL, 0 and -1 mean "not given". */
 typedef struct cli_options {
   const char *input;
   const char *output;
@@ -71,11 +71,20 @@ typedef struct cli_options {
   int matrix;
   int json;
   int help;
-  char *words[CLI_MAX_WORDS]; /* explain: the NAME=VALUE arguments */
+  int csv;
+  int list;
+  const char *filter;
+  const char *fault;
+  float seconds;              /* default 1 */
+  int64_t rounds;             /* 0: not given */
+  int64_t seed;               /* default 1 */
+  char *words[CLI_MAX_WORDS]; /* explain, bench: the NAME=VALUE arguments */
   size_t num_words;
 } cli_options;
 
-enum { CLI_FOR_RUN = 1, CLI_FOR_EXPLAIN = 2, CLI_FOR_INFO = 4 };
+enum { CLI_FOR_RUN = 1, CLI_FOR_EXPLAIN = 2, CLI_FOR_INFO = 4, CLI_FOR_BENCH = 8 };
+
+enum { CLI_BENCH_THREADS = 64 }; /* the most that `attn bench` takes: LIMIT_MAX_THREADS */
 
 /* Read the flags that the command (one of CLI_FOR_*) takes from argv[1] on. */
 int cli_parse_options(int argc, char **argv, int command, cli_options *options, cli_report *report);
@@ -93,6 +102,7 @@ void cli_command_names(char *text, size_t bytes);
 int cli_run_command(int argc, char **argv);
 int cli_explain_command(int argc, char **argv);
 int cli_info_command(int argc, char **argv);
+int cli_bench_command(int argc, char **argv);
 
 /* What a context is, as members of the open JSON object. */
 void cli_write_device(const attn_context_info *info, json_writer *w);

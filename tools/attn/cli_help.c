@@ -58,6 +58,42 @@ static const help_page pages[] = {
      "  attn run request.safetensors -o reference.safetensors --backend REFERENCE --poison\n",
      call_failed},
     {"check", 0, NULL, NULL, NULL, NULL, NULL},
+    {"bench", CLI_FOR_BENCH, "how fast calls are, as a fraction of what this machine can do at most",
+     "  attn bench [--filter TEXT] [flags]\n"
+     "  attn bench NAME=VALUE ... [flags]\n"
+     "  attn bench IN.safetensors [flags]\n",
+     "Measures a list of built-in cases (decode, extend, mixed, prefill, encoder, cross, cache writes, gathers, "
+     "copies, "
+     "merges), or one problem in the words of `attn explain`, or the call of a file. Tensors of words are filled with "
+     "random data: blocks scattered over the pool, sequences as long as block_table allows unless seq_lens has "
+     "entries. "
+     "op=cache_copy takes k_cache=TYPE[...] and block_map=I64[n,2]. Of an attention the run alone is timed. With "
+     "--splits or --batch-invariant only the attention cases of the list are measured.\n\n"
+     "The first result of a case is judged by the numerical contract: a wrong one is an error, never a figure. Then "
+     "the "
+     "machine's limits and calls are timed in turn, in five sittings for each case with the other cases between. The "
+     "limits are a*x+y (a multiply-add counts as two operations), reading, and for what moves data copying, over as "
+     "many "
+     "bytes as the call touches. fraction: the least time that the limits allow, divided by the time of a call, each "
+     "at "
+     "the best tenth of its rounds, since other work on a machine only ever costs time. One thread is timed by the "
+     "seconds that it really ran, several by the clock. GB/s counts each byte read or written once.\n\n"
+     "--json gives an object: machine (as attn info: version, device, device_index, device_name, threads, level, "
+     "levels, "
+     "caches with l1d_bytes, l2_bytes, l3_bytes), timed_by (thread or clock), seed, results, and limits of the machine "
+     "(gflop_per_second; from memory_bytes of memory read_gb_per_second and copy_gb_per_second). Each result: case, "
+     "problem (words that measure it again), op, backend, fraction, fraction_median (of medians), bound (arithmetic or "
+     "memory), limit_seconds, seconds of a call, rounds, calls, splits, read_bytes, written_bytes, flops, "
+     "gb_per_second, "
+     "gflop_per_second, limits (as above, around its calls); or case, problem, backend, refused (why). What is "
+     "measured "
+     "in rounds has best, median and worst: a tenth of the rounds was better than best, nine tenths than worst. --list "
+     "--json gives cases (case, problem). --csv has the same names in its first line. scripts/plot-roofline.py draws a "
+     "picture of the object.",
+     "  attn bench --filter decode --json\n"
+     "  attn bench op=attention q=BF16[8,32,128] k_cache=BF16[512,64,8,128] v_cache=BF16[512,64,8,128] \\\n"
+     "    block_table=I32[8,64] seq_lens=I32[8] query_start_loc=I32[9] --threads 2\n",
+     "1 when something valid failed (device, memory, input/output) or a result was wrong"},
 };
 static const size_t num_pages = sizeof(pages) / sizeof(pages[0]);
 

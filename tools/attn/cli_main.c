@@ -11,10 +11,8 @@ static const struct {
   const char *name;
   int (*run)(int argc, char **argv);
 } commands[] = {
-    {"info", cli_info_command},
-    {"explain", cli_explain_command},
-    {"check", attn_check_main},
-    {"run", cli_run_command},
+    {"info", cli_info_command},   {"explain", cli_explain_command}, {"check", attn_check_main},
+    {"bench", cli_bench_command}, {"run", cli_run_command},
 };
 
 int main(int argc, char **argv) {

@@ -18,12 +18,20 @@ typedef enum flag_id {
   FLAG_DESCRIBE,
   FLAG_MATRIX,
   FLAG_JSON,
+  FLAG_CSV,
+  FLAG_FILTER,
+  FLAG_LIST,
+  FLAG_SECONDS,
+  FLAG_ROUNDS,
+  FLAG_SEED,
+  FLAG_FAULT,
   FLAG_HELP
 } flag_id;
 
 #define RUN CLI_FOR_RUN
 #define EXPLAIN CLI_FOR_EXPLAIN
 #define INFO CLI_FOR_INFO
+#define BENCH CLI_FOR_BENCH
 #define CALLS (RUN | EXPLAIN)
 
 /* A flag's row; two rows may have one name where its meaning differs between commands. */
@@ -37,15 +45,20 @@ static const struct {
     {"-o", FLAG_OUTPUT, "OUT.safetensors", RUN,
      "where the results go (required): a whole new file or none; may be IN.safetensors"},
     {"-o", FLAG_OUTPUT, "OUT.safetensors", EXPLAIN, "accepted as attn run has it; nothing is written"},
-    {"--device", FLAG_DEVICE, "cpu|cuda:N|opencl:N", CALLS | INFO, "where (default cpu)"},
+    {"--device", FLAG_DEVICE, "cpu|cuda:N|opencl:N", CALLS | INFO | BENCH, "where (default cpu)"},
     {"--backend", FLAG_BACKEND, "NAME", CALLS,
      "this backend of `attn info`, or a refusal; beats ATTN_BACKEND (default auto: the library chooses)"},
+    {"--backend", FLAG_BACKEND, "NAME", BENCH,
+     "this backend of `attn info`, or all that are built, one after the other; beats ATTN_BACKEND (default auto: the "
+     "library chooses)"},
     {"--threads", FLAG_THREADS, "N", CALLS | INFO, "threads of a call, 1 to 1024 (default 1)"},
-    {"--splits", FLAG_SPLITS, "N", CALLS,
+    {"--threads", FLAG_THREADS, "N", BENCH,
+     "threads of a call, 1 to 64 (default 1); the limits are measured on as many"},
+    {"--splits", FLAG_SPLITS, "N", CALLS | BENCH,
      "pieces that each row's keys are cut into, 1 to 4096, 0 automatic; beats the key num_splits (default 0)"},
-    {"--batch-invariant", FLAG_BATCH_INVARIANT, NULL, CALLS,
+    {"--batch-invariant", FLAG_BATCH_INVARIANT, NULL, CALLS | BENCH,
      "a row's bits depend on nothing but its own q, keys and values"},
-    {"--unchecked", FLAG_UNCHECKED, NULL, CALLS,
+    {"--unchecked", FLAG_UNCHECKED, NULL, CALLS | BENCH,
      "bad slots and block ids are skipped, not errors; beats the key checked"},
     {"--poison", FLAG_POISON, NULL, RUN, "fill every byte that the call does not own with NaN first"},
     {"--poison", FLAG_POISON, NULL, EXPLAIN, "accepted as attn run has it; nothing is computed"},
@@ -54,8 +67,18 @@ static const struct {
     {"--matrix", FLAG_MATRIX, NULL, INFO,
      "print instead what each backend of this build serves, as Markdown, asked from the library"},
     {"--json", FLAG_JSON, NULL, RUN, "with --describe: as one JSON object"},
-    {"--json", FLAG_JSON, NULL, EXPLAIN | INFO, "print one JSON object instead of text"},
-    {"--help", FLAG_HELP, NULL, CALLS | INFO, "this text; also -h"},
+    {"--filter", FLAG_FILTER, "TEXT", BENCH, "only the built-in cases whose name holds TEXT (default all of them)"},
+    {"--list", FLAG_LIST, NULL, BENCH, "print the built-in cases and the words of each, and stop"},
+    {"--seconds", FLAG_SECONDS, "X", BENCH,
+     "seconds for the rounds of each case, above 0 to 3600 (default 1), in five sittings; there are at least five"},
+    {"--rounds", FLAG_ROUNDS, "N", BENCH,
+     "so many rounds of each case, 1 to 1000, whatever --seconds says; above 5 the next multiple of 5"},
+    {"--seed", FLAG_SEED, "N", BENCH, "of the random data, 0 to 2^63 - 1 (default 1)"},
+    {"--fault", FLAG_FAULT, "NAME", BENCH,
+     "test-only build (attn-faulty): plant a fault of `attn-faulty check --fault list`"},
+    {"--json", FLAG_JSON, NULL, EXPLAIN | INFO | BENCH, "print one JSON object instead of text"},
+    {"--csv", FLAG_CSV, NULL, BENCH, "print a line of names, then a line for each case, instead of the table"},
+    {"--help", FLAG_HELP, NULL, CALLS | INFO | BENCH, "this text; also -h"},
 };
 
 /* "-o OUT.safetensors", or the name alone. */
@@ -126,7 +149,14 @@ static int read_count(const char *name, const char *value, int64_t low, int64_t 
   return CLI_OK;
 }
 
-static int read_flag(flag_id id, const char *value, cli_options *options, cli_report *report) {
+static int read_seconds(const char *value, float *seconds, cli_report *report) {
+  if (!cli_parse_float(value, seconds) || !(*seconds > 0.0f && *seconds <= 3600.0f)) {
+    return cli_fail(report, CLI_BAD_INPUT, "--seconds is \"%.64s\"; accepted: above 0, at most 3600", value);
+  }
+  return CLI_OK;
+}
+
+static int read_flag(flag_id id, int command, const char *value, cli_options *options, cli_report *report) {
   int64_t count = 0;
   int code = CLI_OK;
   switch (id) {
@@ -141,7 +171,7 @@ static int read_flag(flag_id id, const char *value, cli_options *options, cli_re
   case FLAG_SPLITS:
     return read_count("--splits", value, 0, 4096, &options->num_splits, report);
   case FLAG_THREADS:
-    code = read_count("--threads", value, 1, 1024, &count, report);
+    code = read_count("--threads", value, 1, command == CLI_FOR_BENCH ? CLI_BENCH_THREADS : 1024, &count, report);
     options->num_threads = (int32_t)count;
     break;
   case FLAG_BATCH_INVARIANT:
@@ -162,6 +192,24 @@ static int read_flag(flag_id id, const char *value, cli_options *options, cli_re
   case FLAG_JSON:
     options->json = 1;
     break;
+  case FLAG_CSV:
+    options->csv = 1;
+    break;
+  case FLAG_FAULT:
+    options->fault = value;
+    break;
+  case FLAG_FILTER:
+    options->filter = value;
+    break;
+  case FLAG_LIST:
+    options->list = 1;
+    break;
+  case FLAG_SECONDS:
+    return read_seconds(value, &options->seconds, report);
+  case FLAG_ROUNDS:
+    return read_count("--rounds", value, 1, 1000, &options->rounds, report);
+  case FLAG_SEED:
+    return read_count("--seed", value, 0, INT64_MAX, &options->seed, report);
   case FLAG_HELP:
     options->help = 1;
     break;
@@ -175,9 +223,9 @@ static int is_assignment(const char *word) {
   return length > 0 && word[length] == '=';
 }
 
-/* A word that is no flag: the input file or, for explain, NAME=VALUE. Returns 0 for a word that has no place. */
+/* A word that is no flag: the input file or, for explain and bench, NAME=VALUE. Returns 0 for a word that has no place. */
 static int read_word(char *word, int command, cli_options *options) {
-  if (command == CLI_FOR_EXPLAIN && options->input == NULL && is_assignment(word)) {
+  if ((command == CLI_FOR_EXPLAIN || command == CLI_FOR_BENCH) && options->input == NULL && is_assignment(word)) {
     if (options->num_words == CLI_MAX_WORDS) {
       return 0;
     }
@@ -192,7 +240,10 @@ static int read_word(char *word, int command, cli_options *options) {
 }
 
 static int check_complete(int command, const cli_options *options, cli_report *report) {
-  if (options->help || options->describe || command == CLI_FOR_INFO) {
+  if (options->json && options->csv) {
+    return cli_fail(report, CLI_BAD_INPUT, "--json and --csv are given; accepted: one of both");
+  }
+  if (options->help || options->describe || command == CLI_FOR_INFO || command == CLI_FOR_BENCH) {
     return CLI_OK;
   }
   if (options->input == NULL && options->num_words == 0) {
@@ -211,6 +262,8 @@ int cli_parse_options(int argc, char **argv, int command, cli_options *options, 
   unsigned seen = 0; /* bits of flag_id: a flag given twice is more likely a mistake than a wish */
   memset(options, 0, sizeof(*options));
   options->num_splits = -1;
+  options->seconds = 1.0f;
+  options->seed = 1;
   for (int i = 1; i < argc; ++i) {
     size_t found = 0;
     const char *value = NULL;
@@ -233,7 +286,7 @@ int cli_parse_options(int argc, char **argv, int command, cli_options *options, 
         return cli_fail(report, CLI_BAD_INPUT, "%s needs a value (--help shows the use)", flags[found].name);
       }
     }
-    int code = read_flag(flags[found].id, value, options, report);
+    int code = read_flag(flags[found].id, command, value, options, report);
     if (code != CLI_OK) {
       return code;
     }

@@ -102,6 +102,14 @@ int run_own_attention(const request *parsed, const attn_problem *problem, run_ow
 int run_own_gather(const request *parsed, run_ownership *owned, cli_report *report);
 void run_own_free(run_ownership *owned);
 
+/* What an attention call has to look at, from its lists, which have to be valid. */
+typedef struct run_work {
+  int64_t pairs; /* of a row and a key that it sees, of one query head */
+  int64_t keys;  /* that some row of their sequence sees, of all sequences */
+} run_work;
+
+run_work run_count_attention(const request *parsed, const attn_problem *problem);
+
 /* run_owned functions; context is a run_ownership. */
 int64_t run_owns_pool(const void *context, const int64_t *index);
 int64_t run_owns_query(const void *context, const int64_t *index);

@@ -119,6 +119,63 @@ static int some_row_sees(const run_ownership *owned, const sequence *seq, int64_
   return 0;
 }
 
+/* What a row sees where neither prefix ranges nor a bias have a say: one interval [*low, *high). */
+static void plain_interval(const attn_problem *problem, const sequence *seq, int64_t row, int64_t *low, int64_t *high) {
+  int64_t q = seq->position + row;
+  *low = 0;
+  *high = seq->kv_len;
+  if (seq->causal) {
+    *high = clip(q + 1, 0, *high);
+  }
+  if (problem->window_left >= 0) {
+    *low = clip(q - problem->window_left, *low, *high);
+  }
+  if (problem->window_right >= 0) {
+    *high = clip(q + problem->window_right + 1, *low, *high);
+  }
+  if (problem->chunk_size > 0) {
+    int64_t chunk = floor_div(q, problem->chunk_size);
+    *low = clip((chunk - problem->chunk_lookback) * problem->chunk_size, *low, *high);
+    *high = clip((chunk + 1) * problem->chunk_size, *low, *high);
+  }
+}
+
+/* Intervals of later rows neither begin nor end before those of earlier ones, so what is new lies behind `covered`. */
+static void count_intervals(const run_ownership *owned, const sequence *seq, run_work *work) {
+  int64_t covered = 0;
+  for (int64_t row = 0; row < seq->num_rows; ++row) {
+    int64_t low;
+    int64_t high;
+    plain_interval(owned->problem, seq, row, &low, &high);
+    work->pairs += high - low;
+    low = low > covered ? low : covered;
+    work->keys += high > low ? high - low : 0;
+    covered = high > covered ? high : covered;
+  }
+}
+
+static void count_one_by_one(const run_ownership *owned, const sequence *seq, run_work *work) {
+  for (int64_t k = 0; k < seq->kv_len; ++k) {
+    int64_t rows = 0;
+    for (int64_t row = 0; row < seq->num_rows; ++row) {
+      rows += row_sees(owned, seq, row, k);
+    }
+    work->pairs += rows;
+    work->keys += rows > 0;
+  }
+}
+
+run_work run_count_attention(const request *parsed, const attn_problem *problem) {
+  const run_ownership owned = {.request = parsed, .problem = problem};
+  int plain = parsed->tensor[TENSOR_PREFIX_RANGES] == NULL && parsed->tensor[TENSOR_BIAS] == NULL;
+  run_work work = {0, 0};
+  for (int64_t s = 0; s < parsed->num_seqs; ++s) {
+    sequence seq = get_sequence(parsed, problem, s);
+    (plain ? count_intervals : count_one_by_one)(&owned, &seq, &work);
+  }
+  return work;
+}
+
 static void own_slot(run_ownership *owned, int64_t slot) {
   if (slot >= 0 && slot < owned->num_slots) {
     owned->slots[slot] = 1;
