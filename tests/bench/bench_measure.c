@@ -134,7 +134,7 @@ static int passes_for(double bytes_per_second, double bytes) {
 }
 
 static int measure_moment(const gauge *g, moment *m) {
-  limit_time time = limit_time_axpy(g->threads, g->repeats);
+  limit_time time = limit_time_multiply_add(g->threads, g->repeats);
   m->arithmetic = rate(2.0 * LIMIT_FLOATS * g->repeats * g->threads, time);
   time = limit_time_read(g->threads, g->memory->words, g->read_bytes, g->read_passes);
   m->read = rate((double)g->read_bytes * g->read_passes, time);
@@ -146,7 +146,7 @@ static int measure_moment(const gauge *g, moment *m) {
 static int set_gauge(gauge *g, bench_memory *memory, int threads, const bench_work *work) {
   double moved = work->read_bytes < work->written_bytes ? work->read_bytes : work->written_bytes;
   moment first;
-  *g = (gauge){.memory = memory, .threads = threads, .repeats = 1000, .read_passes = 1, .copy_passes = 1};
+  *g = (gauge){.memory = memory, .threads = threads, .repeats = 20000, .read_passes = 1, .copy_passes = 1};
   g->read_bytes = clamp_bytes(work->read_bytes, memory->bytes);
   /* attention writes a row for thousands that it reads: what a copy would cost is not its limit */
   g->copy_bytes = moved * 64.0 > work->read_bytes ? clamp_bytes(moved, memory->bytes / 2) : 0;

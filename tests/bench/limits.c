@@ -2,11 +2,18 @@
 /* limits.c: the two loops of limits.h, left to the compiler's vectoriser. */
 #include "limits.h"
 
-void limit_axpy(float *restrict y, const float *restrict x, float a, int repeats) {
+void limit_multiply_add(float *y, float a, float b, int repeats) {
+  float x[LIMIT_FLOATS];
+  for (int i = 0; i < LIMIT_FLOATS; i++) {
+    x[i] = y[i];
+  }
   for (int r = 0; r < repeats; r++) {
     for (int i = 0; i < LIMIT_FLOATS; i++) {
-      y[i] = a * x[i] + y[i];
+      x[i] = x[i] * a + b;
     }
+  }
+  for (int i = 0; i < LIMIT_FLOATS; i++) {
+    y[i] = x[i];
   }
 }
 

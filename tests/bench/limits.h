@@ -7,10 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIMIT_FLOATS 2048 /* 8 KiB: two arrays stay in the first-level cache */
+#define LIMIT_FLOATS 48 /* twelve vectors of four: they stay in registers, and are enough to hide a sum's latency */
 
-/* y[i] = a * x[i] + y[i] over LIMIT_FLOATS elements, `repeats` times. */
-void limit_axpy(float *y, const float *x, float a, int repeats);
+/* x[i] = x[i] * a + b over LIMIT_FLOATS elements, `repeats` times: multiplications and additions as fast as plain code
+   does them, with nothing loaded or stored between. */
+void limit_multiply_add(float *x, float a, float b, int repeats);
 
 /* Sum of `count` words: as fast as memory can be read by plain code. */
 uint64_t limit_sum(const uint64_t *words, size_t count);
@@ -31,8 +32,8 @@ enum { LIMIT_MAX_THREADS = 64 };
 /* Each of these runs its loop on `threads` threads at once (1 to LIMIT_MAX_THREADS) and tells the time from the first
    one's begin to the last one's end; 0 in both when a thread could not be started. */
 
-/* `repeats` of limit_axpy on each thread: 2 * LIMIT_FLOATS * repeats operations each. */
-limit_time limit_time_axpy(int threads, int repeats);
+/* `repeats` of limit_multiply_add on each thread: 2 * LIMIT_FLOATS * repeats operations each. */
+limit_time limit_time_multiply_add(int threads, int repeats);
 /* All `bytes` at `words`, a part for each thread, `passes` times. */
 limit_time limit_time_read(int threads, const uint64_t *words, size_t bytes, int passes);
 /* `bytes` copied, a part by each thread, `passes` times. */

@@ -23,10 +23,6 @@ double limit_cpu_seconds(void) {
   return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/* Floats between the two arrays of the arithmetic loop: half a page. Where x[i] and y[i] have the same place in their
-   pages, x86 processors take a load for one of what was just stored, and the loop loses a quarter of its rate. */
-#define APART 512
-
 /* The line that all threads start from. */
 enum { WAIT, GO, ABANDON };
 typedef struct start_line {
@@ -42,15 +38,19 @@ typedef struct lane {
   uint64_t *to;
   size_t bytes;
   int repeats;
-  float *x;
-  float *y;
   double begin;
   double end;
   double cpu; /* seconds that the thread really ran */
 } lane;
 
-static void loop_axpy(const lane *l) {
-  limit_axpy(l->y, l->x, 1e-5f, l->repeats);
+static void loop_multiply_add(const lane *l) {
+  float x[LIMIT_FLOATS];
+  for (int i = 0; i < LIMIT_FLOATS; i++) {
+    x[i] = (float)i * 0.01f;
+  }
+  limit_multiply_add(x, 0.75f, 0.5f, l->repeats);
+  volatile float sink = x[17];
+  (void)sink;
 }
 
 static void loop_read(const lane *l) {
@@ -78,18 +78,6 @@ static int may_go(start_line *start) {
 
 static void *run_lane(void *argument) {
   lane *l = argument;
-  _Alignas(64) float room[2 * LIMIT_FLOATS + APART];
-  float *x = room;
-  float *y = room + LIMIT_FLOATS + APART;
-  for (int i = 0; l->loop == loop_axpy && i < LIMIT_FLOATS; i++) {
-    x[i] = (float)(i * 37 % 101) * 0.01f - 0.5f;
-    y[i] = (float)(i * 53 % 97) * 0.01f;
-  }
-  l->x = x;
-  l->y = y;
-  if (l->loop == loop_axpy) {
-    limit_axpy(y, x, 1e-5f, 10);
-  }
   if (l->start != NULL && !may_go(l->start)) {
     return NULL;
   }
@@ -98,10 +86,6 @@ static void *run_lane(void *argument) {
   l->loop(l);
   l->end = limit_seconds();
   l->cpu = limit_cpu_seconds() - cpu;
-  if (l->loop == loop_axpy) {
-    volatile float sink = y[17];
-    (void)sink;
-  }
   return NULL;
 }
 
@@ -163,8 +147,8 @@ static limit_time run(int threads, void (*loop)(const lane *l), uint64_t *to, co
   return run_lanes(threads, lanes);
 }
 
-limit_time limit_time_axpy(int threads, int repeats) {
-  return run(threads, loop_axpy, NULL, NULL, 0, repeats);
+limit_time limit_time_multiply_add(int threads, int repeats) {
+  return run(threads, loop_multiply_add, NULL, NULL, 0, repeats);
 }
 
 limit_time limit_time_read(int threads, const uint64_t *words, size_t bytes, int passes) {

@@ -11,6 +11,7 @@
 #include "bench.h"
 #include "check_compare.h"
 #include "check_float.h"
+#include "check_fp8.h"
 #include "check_oracle.h"
 
 #define EFFORT 6e7 /* multiply-adds of the oracle: a few tenths of a second */
@@ -188,6 +189,23 @@ static void take_head(judged *j, int64_t head) {
   j->sink = j->m.sinks != NULL ? load(parsed->tensor[TENSOR_SINKS], head) : 0.0f;
 }
 
+/* How much of its bound an output row takes. */
+static double out_fraction(const judged *j, int64_t at, const float *got, const check_truth *truth) {
+  const request *parsed = j->job->request;
+  int64_t size = parsed->v_head_size;
+  if (parsed->out_dtype != ATTN_DTYPE_FP8_E4M3) {
+    return check_out_fraction(parsed->out_dtype, size, got, j->out, truth, j->kv_len);
+  }
+  int32_t block = j->problem->output_block;
+  check_fp8_row row = {.size = size, .codes = got, .block = block};
+  if (block == 0) {
+    row.static_scale = load(parsed->tensor[TENSOR_OUTPUT_SCALE], 0);
+  } else {
+    row.scales = (const float *)(const void *)j->job->result->tensors[2].data + at * ((size + block - 1) / block);
+  }
+  return check_fp8_fraction(&row, j->out, truth, j->kv_len);
+}
+
 static int judge_row(judged *j, int64_t head, int64_t row, float *got) {
   const run_job *job = j->job;
   const request *parsed = job->request;
@@ -198,7 +216,7 @@ static int judge_row(judged *j, int64_t head, int64_t row, float *got) {
   for (int64_t i = 0; i < parsed->v_head_size; ++i) {
     got[i] = load(out, at * parsed->v_head_size + i);
   }
-  double of_out = check_out_fraction(parsed->out_dtype, parsed->v_head_size, got, j->out, &truth, j->kv_len);
+  double of_out = out_fraction(j, at, got, &truth);
   double of_lse = check_lse_fraction(load(&job->result->tensors[1], at), &truth, parsed->head_size);
   if (of_out <= 1.0 && of_lse <= 1.0) {
     return CLI_OK;

@@ -95,6 +95,9 @@ static int add_pools(bench_case *c, const case_row *row, attn_format format, int
   if (!is_float(format)) {
     add(c, "cache_format=%s", attn_format_name(format));
   }
+  if (info.k.dtype == ATTN_DTYPE_UINT8 && row->kind != WRITE) { /* whose rows do not say it */
+    add(c, "v_head_size=%d", row->size);
+  }
   return 1;
 }
 
@@ -146,7 +149,7 @@ static int make_gather(bench_case *c, const case_row *row, attn_format format) {
   add(c, "op=cache_gather out_dtype=float32 block_table=I32[%d,%d] seq_lens=I32[%d]=%d", row->seqs, blocks_of(row),
       row->seqs, row->kv_len);
   if (!is_float(format)) {
-    add(c, "head_size=%d v_head_size=%d", row->size, row->size);
+    add(c, "head_size=%d", row->size);
   }
   return add_pools(c, row, format, 2 * row->seqs * blocks_of(row));
 }
