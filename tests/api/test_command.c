@@ -231,7 +231,7 @@ static void test_file_size_limit(void **state) {
 
 static void test_help_and_version(void **state) {
   (void)state;
-  static const char *const commands[] = {"info", "explain", "check", "run"};
+  static const char *const commands[] = {"info", "explain", "check", "bench", "run"};
   assert_int_equal(fixture_run(&files.fix, "--version", NULL), 0);
   assert_int_equal(strncmp(files.fix.out, "attn ", 5), 0);
   assert_int_equal(fixture_run(&files.fix, "--help", NULL), 0);

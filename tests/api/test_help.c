@@ -30,6 +30,7 @@ static page pages[] = {
     {.variable = "ATTN_BIN", .command = "explain", .unknown = "is not a flag of this command"},
     {.variable = "ATTN_BIN", .command = "run", .unknown = "is not a flag of this command"},
     {.variable = "ATTN_BIN", .command = "check", .unknown = "unknown argument"},
+    {.variable = "ATTN_BIN", .command = "bench", .unknown = "is not a flag of this command"},
 };
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
@@ -274,6 +275,13 @@ static void test_json_of_check(void **state) {
   cJSON_Delete(answer);
 }
 
+static void test_json_of_bench(void **state) {
+  (void)state;
+  char *arguments[] = {
+      "bench", "op=cache_copy", "k_cache=F32[9,4,2,8]", "block_map=I64[7,2]", "--json", "--rounds", "1", NULL};
+  cJSON_Delete(answer_of(&pages[4], arguments));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_pages),
@@ -283,6 +291,7 @@ int main(void) {
       cmocka_unit_test(test_entries_in_words),
       cmocka_unit_test(test_json_of_describe),
       cmocka_unit_test(test_json_of_check),
+      cmocka_unit_test(test_json_of_bench),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -52,17 +52,21 @@ int bench_time(bench_session *s, bench_call call, void *context, bench_item *ite
 
 /* ---- What to measure --------------------------------------------------------------------------------------------- */
 
-static void choose_backends(const cli_options *flags, const attn_context_info *device, work_list *list) {
+/* A name that no case can be measured with is refused before any is tried. */
+static int choose_backends(const cli_options *flags, const bench_session *s, work_list *list) {
   attn_backend_info info;
+  attn_message message;
+  const char *name;
   if (flags->backend == NULL || strcmp(flags->backend, "all") != 0) {
     list->backends[list->num_backends++] = flags->backend;
-    return;
+    return cli_library(s->report, attn_select_call(s->context, flags->backend, &name, NULL, &message), &message);
   }
   for (size_t i = 0; attn_backend_get(i, &info); ++i) {
-    if (info.built && info.device == device->device && list->num_backends < MAX_BACKENDS) {
+    if (info.built && info.device == s->device.device && list->num_backends < MAX_BACKENDS) {
       list->backends[list->num_backends++] = info.name;
     }
   }
+  return CLI_OK;
 }
 
 /* The words of the command line, as the cases of the list have them. */
@@ -272,7 +276,9 @@ static int bench(cli_options *flags, cli_report *report) {
       code = cli_library(report, attn_context_get_info(s->context, &s->device, &message), &message);
     }
     if (code == CLI_OK) {
-      choose_backends(flags, &s->device, &list);
+      code = choose_backends(flags, s, &list);
+    }
+    if (code == CLI_OK) {
       code = make_items(&list, report);
     }
     if (code == CLI_OK) {

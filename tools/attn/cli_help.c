@@ -140,7 +140,10 @@ static void print_page(const help_page *page) {
   puts("\nFlags:");
   cli_print_flags(page->command);
   printf("\nExamples:\n%s\n", page->examples);
-  printf("Exit status: 0; %s; 2 for bad input or a refusal,\nwith one line on standard error.\n", page->failed);
+  char status[200];
+  snprintf(status, sizeof(status), "Exit status: 0; %s; 2 for bad input or a refusal, with one line on standard error.",
+           page->failed);
+  help_paragraph(status);
 }
 
 int cli_print_help(const char *command) {
