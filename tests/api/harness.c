@@ -157,6 +157,38 @@ void for_each_cache(void (*body)(const char *backend, attn_format format)) {
   harness_label("-");
 }
 
+static void one_pair(const char *backend, attn_format k, attn_format v,
+                     void (*body)(const char *backend, attn_format k, attn_format v)) {
+  char label[96];
+  snprintf(label, sizeof label, "%s %s,%s", backend, attn_format_name(k), attn_format_name(v));
+  harness_label(label);
+  if (backend_serves(backend, k, v)) {
+    body(backend, k, v);
+  }
+}
+
+void for_each_pair(void (*body)(const char *backend, attn_format k, attn_format v)) {
+  static const attn_format pairs[][2] = {
+      {ATTN_FORMAT_INT8_PER_TOKEN_HEAD, ATTN_FORMAT_INT4_PER_TOKEN_HEAD},
+      {ATTN_FORMAT_INT4_PER_TOKEN_HEAD, ATTN_FORMAT_FP8_E5M2},
+      {ATTN_FORMAT_FP8_E4M3, ATTN_FORMAT_INT8_PER_TOKEN_HEAD},
+      {ATTN_FORMAT_BFLOAT16, ATTN_FORMAT_INT4_PER_TOKEN_HEAD},
+      {ATTN_FORMAT_FP8_PER_TOKEN_HEAD, ATTN_FORMAT_FLOAT16},
+      {ATTN_FORMAT_FLOAT32, ATTN_FORMAT_FP8_E4M3},
+  };
+  attn_backend_info info;
+  size_t index = 0;
+  while (next_backend(&index, &info)) {
+    for (int f = ATTN_FORMAT_FLOAT32; f <= ATTN_FORMAT_INT4_PER_TOKEN_HEAD; f++) {
+      one_pair(info.name, (attn_format)f, (attn_format)f, body);
+    }
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+      one_pair(info.name, pairs[i][0], pairs[i][1], body);
+    }
+  }
+  harness_label("-");
+}
+
 void each_backend(void **state) {
   const backend_test *test = *state;
   for_each_backend(test->body);

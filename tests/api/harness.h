@@ -60,6 +60,10 @@ void for_each_format(void (*body)(const char *backend, attn_format format));
 /* Run the body for each backend and each format, quantised ones included, that it has attention over. */
 void for_each_cache(void (*body)(const char *backend, attn_format format));
 
+/* Run the body for each backend and each format with itself, then for pairs of formats that people ask for or that
+   differ in every way (place and kind of scale, rotation, bytes), as far as the backend has attention over them. */
+void for_each_pair(void (*body)(const char *backend, attn_format k, attn_format v));
+
 /* 1 when a backend has attention over such a cache, and with queries of fp8_e4m3. REFERENCE has, or the test fails. */
 int backend_serves(const char *backend, attn_format k_format, attn_format v_format);
 int backend_serves_fp8_queries(const char *backend);

@@ -36,7 +36,7 @@ typedef struct scene {
   const float *k_statics; /* static scales of fp8 caches, `num_statics` (1 or num_kv_heads) each; NULL: none given */
   const float *v_statics;
   int32_t num_statics;
-  int interleaved;       /* 1: K and V are halves of the blocks of one allocation (equal row sizes, NHD) */
+  int interleaved;       /* 1: K and V lie side by side in the blocks of one allocation, and scale tensors are padded */
   int32_t extra_columns; /* surplus table columns, filled with `unused_id` */
   int32_t unused_id;
   int32_t extra_blocks;        /* blocks of the pool that nobody owns */
@@ -87,6 +87,13 @@ void scene_init(scene *s, int32_t num_q_heads, int32_t num_kv_heads, int32_t d, 
 
 /* q and the cache in this format; out stays float32. Over codes q is float32. */
 void scene_format(scene *s, attn_format format);
+
+/* scene_format(), and another format for V. */
+void scene_pair(scene *s, attn_format k, attn_format v);
+
+/* Scales for a cache's formats: static ones of each head; those of rows inline (place 0), all in tensors of their own
+   (1), or those of one of K and V (2). */
+void scene_scales(scene *s, int place);
 
 /* The sequences, with random values. */
 void scene_seqs(scene *s, int32_t num_seqs, const int32_t *q_len, const int32_t *kv_len);

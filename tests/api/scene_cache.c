@@ -23,6 +23,25 @@ typedef struct side {
   const float *statics;
 } side;
 
+void scene_pair(scene *s, attn_format k, attn_format v) {
+  scene_format(s, k);
+  s->problem.v_format = v;
+}
+
+void scene_scales(scene *s, int place) {
+  static const float k_statics[] = {0.25f, 4.0f, 0.5f, 0.125f}, v_statics[] = {0.5f, 0.03125f, 2.0f, 1.0f};
+  attn_format v = s->problem.v_format != ATTN_FORMAT_AUTO ? s->problem.v_format : s->problem.k_format;
+  int k_has = format_has_row_scale(s->problem.k_format), v_has = format_has_row_scale(v);
+  CHECK(s->problem.num_kv_heads <= 4, "no static scales for so many heads");
+  s->problem.separate_scales = place == 0 || !(k_has || v_has) ? ATTN_SEPARATE_NONE
+                               : place == 1                    ? ATTN_SEPARATE_BOTH
+                               : k_has                         ? ATTN_SEPARATE_K
+                                                               : ATTN_SEPARATE_V;
+  s->k_statics = k_statics;
+  s->v_statics = v_statics;
+  s->num_statics = s->problem.num_kv_heads;
+}
+
 static int32_t block_size_of(const scene *s) {
   return s->block_size > 0 ? s->block_size : s->problem.block_size;
 }
@@ -172,7 +191,7 @@ static void store_positions(scene *s, const side *d, int32_t seq, const int32_t 
 /* Separate scales, or static ones. */
 static const DLTensor *store_scales(scene *s, const side *d, int64_t num_blocks) {
   if (d->separate) {
-    int64_t block = (int64_t)block_size_of(s) * s->problem.num_kv_heads;
+    int64_t block = (int64_t)block_size_of(s) * s->problem.num_kv_heads * (s->interleaved ? 2 : 1);
     *d->scale_data = guard_make((size_t)(num_blocks * block) * sizeof(float));
     poison(s, d->scale_data, ATTN_DTYPE_FLOAT32);
     pool_tensor(s, d->scale, d->scale_data->data, ATTN_DTYPE_FLOAT32, num_blocks, 1, block);
@@ -186,16 +205,17 @@ static const DLTensor *store_scales(scene *s, const side *d, int64_t num_blocks)
   return NULL;
 }
 
-/* K and V in pools of their own, or as halves of the blocks of one. */
+/* K and V in pools of their own, or side by side in the blocks of one. */
 static void store_pools(scene *s, const side *k, const side *v, int64_t num_blocks) {
   int64_t rows = (int64_t)block_size_of(s) * s->problem.num_kv_heads;
   attn_dtype k_type = dtype_of(k), v_type = dtype_of(v);
   if (s->interleaved) {
-    s->k_data = guard_make((size_t)(num_blocks * rows * (k->row + v->row)) * attn_dtype_bytes(k_type));
-    poison(s, &s->k_data, k_type);
-    unsigned char *v_first = s->k_data.data + (size_t)(rows * k->row) * attn_dtype_bytes(k_type);
-    pool_tensor(s, &s->t_k, s->k_data.data, k_type, num_blocks, k->row, rows * (k->row + v->row));
-    pool_tensor(s, &s->t_v, v_first, v_type, num_blocks, v->row, rows * (k->row + v->row));
+    int64_t k_element = (int64_t)attn_dtype_bytes(k_type), v_element = (int64_t)attn_dtype_bytes(v_type);
+    int64_t k_bytes = (rows * k->row * k_element + 3) / 4 * 4, v_bytes = (rows * v->row * v_element + 3) / 4 * 4;
+    s->k_data = guard_make((size_t)(num_blocks * (k_bytes + v_bytes)));
+    poison(s, &s->k_data, k_type == v_type ? k_type : ATTN_DTYPE_UINT8);
+    pool_tensor(s, &s->t_k, s->k_data.data, k_type, num_blocks, k->row, (k_bytes + v_bytes) / k_element);
+    pool_tensor(s, &s->t_v, s->k_data.data + k_bytes, v_type, num_blocks, v->row, (k_bytes + v_bytes) / v_element);
     return;
   }
   s->k_data = guard_make((size_t)(num_blocks * rows * k->row) * attn_dtype_bytes(k_type));

@@ -7,35 +7,6 @@
 #include "quantising.h"
 #include "scene.h"
 
-/* Each ordered pair of formats that a backend has attention over: with for_each_cache() for K. */
-static void for_each_pair(const char *backend, attn_format k, void (*body)(const char *, attn_format, attn_format)) {
-  for (int v = ATTN_FORMAT_FLOAT32; v <= ATTN_FORMAT_INT4_PER_TOKEN_HEAD; v++) {
-    if (backend_serves(backend, k, (attn_format)v)) {
-      body(backend, k, (attn_format)v);
-    }
-  }
-}
-
-static void scene_pair(scene *s, attn_format k, attn_format v) {
-  scene_format(s, k);
-  s->problem.v_format = v;
-}
-
-/* Both places of the scales where there are any; static scales of each head. */
-static const float k_statics[] = {0.25f, 4.0f, 0.5f}, v_statics[] = {0.5f, 0.03125f, 2.0f};
-
-static void scene_scales(scene *s, int separate) {
-  attn_format v = s->problem.v_format != ATTN_FORMAT_AUTO ? s->problem.v_format : s->problem.k_format;
-  int k_has = format_has_row_scale(s->problem.k_format), v_has = format_has_row_scale(v);
-  s->problem.separate_scales = !separate || !(k_has || v_has) ? ATTN_SEPARATE_NONE
-                               : separate == 1                ? ATTN_SEPARATE_BOTH
-                               : k_has                        ? ATTN_SEPARATE_K
-                                                              : ATTN_SEPARATE_V;
-  s->k_statics = k_statics;
-  s->v_statics = v_statics;
-  s->num_statics = s->problem.num_kv_heads;
-}
-
 /* ---- every pair, with each mask and option ----------------------------------------------------------------------- */
 
 enum { WINDOW, CHUNK, PREFIX, SOFTCAP, ALIBI, SINKS, BIAS, PER_SEQ, NON_CAUSAL, FEATURES };
@@ -92,8 +63,13 @@ static void one_pair(const char *backend, attn_format k, attn_format v) {
   }
 }
 
+/* Every ordered pair that a backend has attention over. */
 static void pairs_of(const char *backend, attn_format k) {
-  for_each_pair(backend, k, one_pair);
+  for (int v = ATTN_FORMAT_FLOAT32; v <= ATTN_FORMAT_INT4_PER_TOKEN_HEAD; v++) {
+    if (backend_serves(backend, k, (attn_format)v)) {
+      one_pair(backend, k, (attn_format)v);
+    }
+  }
 }
 
 static void every_pair_and_option(void **state) {
