@@ -56,17 +56,18 @@ static int32_t rarely(fuzz_bytes *in) {
 }
 
 static void draw_types(fuzz_bytes *in, attn_problem *p) {
-  p->q_dtype = (attn_dtype)PICK(in, 0, 1, 2, 3, 1, 3);
+  p->q_dtype = (attn_dtype)PICK(in, 0, 1, 2, 3, 1, 3, 4);
   p->out_dtype = (attn_dtype)PICK(in, 0, 0, 1, 2, 3, 4);
   if (p->kv_source == ATTN_KV_DIRECT) {
     p->kv_dtype = (attn_dtype)PICK(in, 0, 1, 2, 3);
     return;
   }
-  p->k_format = (attn_format)PICK(in, 0, 0, 1, 2, 3, 4, 5, 6);
-  p->v_format = (attn_format)PICK(in, 0, 0, 0, 1, 2, 3, 4, 7);
+  p->k_format = (attn_format)PICK(in, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8);
+  p->v_format = (attn_format)PICK(in, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8);
   p->layout = (attn_layout)fuzz_below(in, 2);
   p->block_size = PICK(in, 0, 1, 2, 3, 5, 16, 17, 32);
-  p->separate_scales = fuzz_below(in, 16) == 15;
+  int per_token = (p->k_format >= 6 && p->k_format <= 8) || (p->v_format >= 6 && p->v_format <= 8);
+  p->separate_scales = per_token ? PICK(in, 0, 0, 1, 1, 2, 3) : fuzz_below(in, 16) == 15;
 }
 
 static void draw_mask(fuzz_bytes *in, attn_problem *p) {
@@ -97,7 +98,7 @@ static void draw_problem(fuzz_bytes *in, attn_problem *p) {
   p->has_bias = rarely(in);
   p->wants_lse = fuzz_below(in, 2);
   p->batch_invariant = rarely(in);
-  p->output_block = PICK(in, 0, 0, 0, 0, 64, 128);
+  p->output_block = p->out_dtype == ATTN_DTYPE_FP8_E4M3 || rarely(in) ? PICK(in, 0, 64, 128) : 0;
 }
 
 static void draw_limits(fuzz_bytes *in, attn_plan_limits *l) {

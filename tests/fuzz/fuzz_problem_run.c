@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_problem_run.c: a small batch of a problem, run by REFERENCE, by the backend that the options ask for and by the
  * same with three threads. Each tensor lies in an allocation of its own size with strides that may be padded. A batch
- * that is well-formed must run, within a loose distance of REFERENCE and inside the range of V; one whose lists were
- * spoilt may be refused, and then no output byte has changed. Bytes that no row owns never change.
- *
- * Quantised caches are run for what they read and write alone.
+ * that is well-formed must run, within a loose distance of REFERENCE and inside the range of V, whatever the cache's
+ * format; one whose lists were spoilt may be refused, and then no output byte has changed. Bytes that no row owns never
+ * change.
  */
 #define _XOPEN_SOURCE 700
 #include "fuzz_problem.h"
@@ -104,7 +103,7 @@ static float random_value(uint32_t *state, float most) {
   return ((float)(next_random(state) % 2001) / 1000.0f - 1.0f) * most;
 }
 
-/* Floats below 1, or any byte. */
+/* Values below 1; any byte where bytes are no numbers. */
 static void fill(const array *a, uint32_t *state) {
   for (int64_t i = count_of(a) - 1; i >= 0; i--) {
     uint32_t bits = next_random(state);
@@ -112,7 +111,10 @@ static void fill(const array *a, uint32_t *state) {
     if (a->element == 4) {
       set_float(a, i, random_value(state, 1.0f));
     } else if (a->element == 1) {
-      *at(a, i) = (unsigned char)bits;
+      unsigned least = a->tensor.dtype.code == kDLFloat8_e4m3fn ? 0x38 /* the code of 1 */
+                       : a->tensor.dtype.code == kDLFloat8_e5m2 ? 0x3C
+                                                                : 0;
+      *at(a, i) = (unsigned char)(least == 0 ? bits : (bits >> 8) % least | (bits & 0x80));
     } else {
       half |= a->tensor.dtype.code == kDLFloat ? (uint16_t)((8 + (bits >> 1) % 7) << 10 | (bits >> 4 & 1023))
                                                : (uint16_t)((120 + (bits >> 1) % 7) << 7 | (bits >> 4 & 127));
@@ -129,31 +131,29 @@ typedef struct call {
   int64_t tokens;
   int64_t kv_tokens; /* of all sequences */
   int64_t max_kv_len;
-  int strict;   /* well-formed, and every format a float: it must run */
+  int strict;   /* well-formed: it must run */
   int moderate; /* no score can overflow: values can be judged */
   int64_t padding;
-  array q, k, v, k_pool, v_pool, k_scale, v_scale, output_scale, slopes, sinks, bias, ranges, causal;
+  array q, k, v, k_pool, v_pool, k_scale, v_scale, q_scale, output_scale, slopes, sinks, bias, ranges, causal;
   array starts, lens, kv_starts, table;
   array out, lse, out_scale;
   attn_batch batch;
   attn_run_args args;
 } call;
 
-static int is_float_format(attn_format format) {
-  return format == ATTN_FORMAT_FLOAT32 || format == ATTN_FORMAT_FLOAT16 || format == ATTN_FORMAT_BFLOAT16;
-}
-
 static attn_format format_of(attn_dtype dtype) {
   return dtype == ATTN_DTYPE_FLOAT16    ? ATTN_FORMAT_FLOAT16
          : dtype == ATTN_DTYPE_BFLOAT16 ? ATTN_FORMAT_BFLOAT16
+         : dtype == ATTN_DTYPE_FP8_E4M3 ? ATTN_FORMAT_FP8_E4M3
                                         : ATTN_FORMAT_FLOAT32;
 }
 
 static void fill_defaults(attn_problem *p, int32_t block_size) {
   p->v_head_size = p->v_head_size != 0 ? p->v_head_size : p->qk_head_size;
   p->q_dtype = p->q_dtype != ATTN_DTYPE_DEFAULT ? p->q_dtype : ATTN_DTYPE_FLOAT32;
-  p->out_dtype = p->out_dtype != ATTN_DTYPE_DEFAULT ? p->out_dtype : p->q_dtype;
-  p->kv_dtype = p->kv_dtype != ATTN_DTYPE_DEFAULT ? p->kv_dtype : p->q_dtype;
+  attn_dtype plain = p->q_dtype == ATTN_DTYPE_FP8_E4M3 ? ATTN_DTYPE_BFLOAT16 : p->q_dtype;
+  p->out_dtype = p->out_dtype != ATTN_DTYPE_DEFAULT ? p->out_dtype : plain;
+  p->kv_dtype = p->kv_dtype != ATTN_DTYPE_DEFAULT ? p->kv_dtype : plain;
   p->k_format = p->k_format != ATTN_FORMAT_AUTO ? p->k_format : format_of(p->q_dtype);
   p->v_format = p->v_format != ATTN_FORMAT_AUTO ? p->v_format : p->k_format;
   p->block_size = p->block_size != 0 ? p->block_size : block_size;
@@ -186,25 +186,55 @@ static void draw_lengths(call *c, fuzz_bytes *in) {
   c->batch.kv_start_loc = cross ? &c->kv_starts.tensor : NULL;
 }
 
-static void make_scales(const call *c, array *scale, attn_format format, const array *pool, uint32_t *random) {
-  const int64_t heads[1] = {c->problem.num_kv_heads};
-  if (is_float_format(format)) {
-    return;
+static int is_per_token(attn_format format) {
+  return format == ATTN_FORMAT_INT8_PER_TOKEN_HEAD || format == ATTN_FORMAT_FP8_PER_TOKEN_HEAD ||
+         format == ATTN_FORMAT_INT4_PER_TOKEN_HEAD;
+}
+
+/* A row's scale with which no element exceeds 1. That of int4 has a zero point in its low bits. */
+static float row_scale(attn_format format, uint32_t *random) {
+  float value = format == ATTN_FORMAT_INT8_PER_TOKEN_HEAD   ? 1.0f / 128.0f
+                : format == ATTN_FORMAT_INT4_PER_TOKEN_HEAD ? 1.0f / 32.0f
+                                                            : 1.0f;
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits |= format == ATTN_FORMAT_INT4_PER_TOKEN_HEAD ? next_random(random) % 16 : 0;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* Rows of codes: fp8 codes below 1, and scales at their ends where they are not apart. */
+static void fill_rows(const array *pool, attn_format format, int apart, uint32_t *random) {
+  int64_t bytes = pool->shape[3];
+  for (int64_t i = count_of(pool) - 1; format == ATTN_FORMAT_FP8_PER_TOKEN_HEAD && i >= 0; i--) {
+    *at(pool, i) = (unsigned char)(next_random(random) % 0x38 | (next_random(random) & 0x80));
   }
-  if (c->problem.separate_scales) {
-    make(scale, ATTN_DTYPE_FLOAT32, 3, pool->shape, 0);
-  } else if (format == ATTN_FORMAT_FP8_E4M3 || format == ATTN_FORMAT_FP8_E5M2) {
-    make(scale, ATTN_DTYPE_FLOAT32, 1, heads, 0);
-  } else {
-    return;
-  }
-  for (int64_t i = count_of(scale) - 1; i >= 0; i--) {
-    set_float(scale, i, 0.01f + (float)(next_random(random) % 100) / 100.0f);
+  for (int64_t row = bytes > 0 ? count_of(pool) / bytes - 1 : -1; !apart && row >= 0; row--) {
+    float scale = row_scale(format, random);
+    memcpy(at(pool, (row + 1) * bytes - 4), &scale, sizeof scale);
   }
 }
 
-/* 0 when there is no such pool. */
-static int make_pools(call *c, fuzz_bytes *in, uint32_t *random) {
+static void make_scales(const call *c, array *scale, attn_format format, int apart, const array *pool,
+                        uint32_t *random) {
+  const int64_t heads[1] = {c->problem.num_kv_heads};
+  if (is_per_token(format)) {
+    fill_rows(pool, format, apart, random);
+    if (apart) {
+      make(scale, ATTN_DTYPE_FLOAT32, 3, pool->shape, c->padding);
+    }
+    for (int64_t i = apart ? count_of(scale) - 1 : -1; i >= 0; i--) {
+      set_float(scale, i, row_scale(format, random));
+    }
+  } else if ((format == ATTN_FORMAT_FP8_E4M3 || format == ATTN_FORMAT_FP8_E5M2) && next_random(random) % 2 == 0) {
+    make(scale, ATTN_DTYPE_FLOAT32, 1, heads, 0);
+    for (int64_t i = 0; i < heads[0]; i++) {
+      set_float(scale, i, 0.01f + (float)(next_random(random) % 100) / 101.0f);
+    }
+  }
+}
+
+static void make_pools(call *c, fuzz_bytes *in, uint32_t *random) {
   attn_cache_desc desc = ATTN_CACHE_DESC_INIT;
   attn_cache_info info = ATTN_CACHE_INFO_INIT;
   const attn_problem *p = &c->problem;
@@ -217,15 +247,15 @@ static int make_pools(call *c, fuzz_bytes *in, uint32_t *random) {
   desc.head_size = p->qk_head_size;
   desc.v_head_size = p->v_head_size;
   desc.separate_scales = p->separate_scales;
-  if (attn_cache_describe(&desc, &info, NULL) != ATTN_OK) {
-    return 0;
-  }
+  attn_message message = {ATTN_OK, ""};
+  FUZZ_CHECK(attn_cache_describe(&desc, &info, &message) == ATTN_OK, "planned, and no such cache: %s", message.text);
   make(&c->k_pool, info.k.dtype, 4, info.k.shape, c->padding);
   make(&c->v_pool, info.v.dtype, 4, info.v.shape, c->padding);
   fill(&c->k_pool, random);
   fill(&c->v_pool, random);
-  make_scales(c, &c->k_scale, p->k_format, &c->k_pool, random);
-  make_scales(c, &c->v_scale, p->v_format, &c->v_pool, random);
+  int both = p->separate_scales == ATTN_SEPARATE_BOTH;
+  make_scales(c, &c->k_scale, p->k_format, both || p->separate_scales == ATTN_SEPARATE_K, &c->k_pool, random);
+  make_scales(c, &c->v_scale, p->v_format, both || p->separate_scales == ATTN_SEPARATE_V, &c->v_pool, random);
   const int64_t table[2] = {c->num_seqs, (c->max_kv_len + p->block_size - 1) / p->block_size + fuzz_below(in, 2)};
   make(&c->table, ATTN_DTYPE_INT32, 2, table, c->padding);
   for (int64_t i = count_of(&c->table) - 1; i >= 0; i--) {
@@ -236,7 +266,6 @@ static int make_pools(call *c, fuzz_bytes *in, uint32_t *random) {
   c->args.k_scale = c->k_scale.data != NULL ? &c->k_scale.tensor : NULL;
   c->args.v_scale = c->v_scale.data != NULL ? &c->v_scale.tensor : NULL;
   c->args.block_table = &c->table.tensor;
-  return 1;
 }
 
 static void make_direct(call *c, uint32_t *random) {
@@ -318,7 +347,7 @@ static void spoil_lists(call *c, fuzz_bytes *in) {
   }
 }
 
-static int make_call(call *c, fuzz_bytes *in) {
+static void make_call(call *c, fuzz_bytes *in) {
   const attn_batch batch = ATTN_BATCH_INIT;
   const attn_run_args args = ATTN_RUN_INIT;
   const attn_problem *p = &c->problem;
@@ -327,23 +356,26 @@ static int make_call(call *c, fuzz_bytes *in) {
   c->args = args;
   c->num_seqs = fuzz_below(in, MAX_SEQS + 1);
   c->padding = fuzz_below(in, 3);
-  c->strict = p->kv_source == ATTN_KV_DIRECT || (is_float_format(p->k_format) && is_float_format(p->v_format));
-  c->moderate = p->scale >= 0x1p-10f && p->scale <= 4.0f &&
-                (p->softcap == 0.0f || (p->softcap >= 0x1p-6f && p->softcap <= 1e4f)) && c->strict;
+  c->strict = 1;
+  c->moderate =
+      p->scale >= 0x1p-10f && p->scale <= 4.0f && (p->softcap == 0.0f || (p->softcap >= 0x1p-6f && p->softcap <= 1e4f));
   draw_lengths(c, in);
   const int64_t q[3] = {c->tokens + fuzz_below(in, 2), p->num_q_heads, p->qk_head_size};
   make(&c->q, p->q_dtype, 3, q, c->padding);
   fill(&c->q, &random);
   c->args.q = &c->q.tensor;
+  const int64_t one[1] = {1};
+  make(&c->q_scale, ATTN_DTYPE_FLOAT32, 1, one, 0);
+  set_float(&c->q_scale, 0, 0.5f);
+  c->args.q_scale = p->q_dtype == ATTN_DTYPE_FP8_E4M3 ? &c->q_scale.tensor : NULL;
   if (p->kv_source == ATTN_KV_DIRECT) {
     make_direct(c, &random);
-  } else if (!make_pools(c, in, &random)) {
-    return 0;
+  } else {
+    make_pools(c, in, &random);
   }
   make_features(c, in, &random);
   make_outputs(c, in);
   spoil_lists(c, in);
-  return 1;
 }
 
 static void free_call(call *c) {
@@ -516,8 +548,7 @@ void fuzz_run_problem(attn_context *const contexts[FUZZ_CONTEXTS], const attn_pr
   reference.backend = "REFERENCE";
   if (problem->num_q_heads > MAX_HEADS || problem->qk_head_size > MAX_SIZE || problem->v_head_size > MAX_SIZE ||
       problem->block_size > MAX_BLOCK || problem->kv_lora_rank != 0 || problem->context_parallel > 1 ||
-      problem->q_dtype == ATTN_DTYPE_FP8_E4M3 || limits->max_kv_len > MAX_KV ||
-      !affordable(contexts[0], problem, limits, options, &block_size) ||
+      limits->max_kv_len > MAX_KV || !affordable(contexts[0], problem, limits, options, &block_size) ||
       !affordable(contexts[1], problem, limits, options, &ignored)) {
     return;
   }
@@ -526,14 +557,13 @@ void fuzz_run_problem(attn_context *const contexts[FUZZ_CONTEXTS], const attn_pr
     fixed.block_size = block_size; /* REFERENCE may prefer another */
   }
   fill_defaults(&c.problem, block_size);
-  if (make_call(&c, in)) {
-    outputs runs[RUNS] = {run_once(&c, contexts[0], &fixed, limits, &reference),
-                          run_once(&c, contexts[0], &fixed, limits, options),
-                          run_once(&c, contexts[1], &fixed, limits, options)};
-    judge_outputs(&c, runs);
-    for (int i = 0; i < RUNS; i++) {
-      free_outputs(&runs[i]);
-    }
+  make_call(&c, in);
+  outputs runs[RUNS] = {run_once(&c, contexts[0], &fixed, limits, &reference),
+                        run_once(&c, contexts[0], &fixed, limits, options),
+                        run_once(&c, contexts[1], &fixed, limits, options)};
+  judge_outputs(&c, runs);
+  for (int i = 0; i < RUNS; i++) {
+    free_outputs(&runs[i]);
   }
   free_call(&c);
 }
