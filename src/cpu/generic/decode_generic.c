@@ -70,7 +70,7 @@ ATTN_INLINE void store_finite(float *dst, attn_bytes16 codes, const fp8_move *mo
   for (int half = 0; half < 2; half++) {
     attn_halves8 upper = bytes16_as_upper(codes, half);
     attn_halves8 sign = upper & 0x8000;
-    upper = (halves8_shift_signed(upper, move->shift) & (move->keep & 0x7FFF)) + move->bias;
+    upper = (halves8_shift_signed(upper, move->shift) & (uint16_t)(move->keep & 0x7FFF)) + move->bias;
     for (int quarter = 0; quarter < 2; quarter++) {
       attn_vec4 value = mend_subnormals(halves8_as_upper(upper, quarter), move->smallest);
       vec4_store(dst + 8 * half + 4 * quarter, vec4_join(value, halves8_as_upper(sign, quarter)));
