@@ -379,9 +379,10 @@ static void make_call(call *c, fuzz_bytes *in) {
 }
 
 static void free_call(call *c) {
-  array *const arrays[] = {&c->q,      &c->k,     &c->v,    &c->k_pool,       &c->v_pool,    &c->k_scale,  &c->v_scale,
-                           &c->slopes, &c->sinks, &c->bias, &c->ranges,       &c->causal,    &c->starts,   &c->lens,
-                           &c->table,  &c->out,   &c->lse,  &c->output_scale, &c->kv_starts, &c->out_scale};
+  array *const arrays[] = {&c->q,         &c->k,         &c->v,      &c->k_pool, &c->v_pool, &c->k_scale,
+                           &c->v_scale,   &c->slopes,    &c->sinks,  &c->bias,   &c->ranges, &c->causal,
+                           &c->starts,    &c->lens,      &c->table,  &c->out,    &c->lse,    &c->output_scale,
+                           &c->kv_starts, &c->out_scale, &c->q_scale};
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
     free(arrays[i]->data);
   }
