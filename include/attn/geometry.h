@@ -67,7 +67,9 @@ typedef struct attn_geometry_options {
   attn_page_policy policy; /**< 0: AUTO */
   int32_t alignment;       /**< of every part of a page, in bytes: a power of two, 16 to 65536; 0: 16 */
   int32_t block_multiple;  /**< block sizes without a kernel_block are multiples of this, >= 1; 0: 16 */
-  uint64_t max_page_bytes; /**< up to ATTN_MAX_PAGE_BYTES; 0: twice the largest page that KEEP would need */
+  uint64_t max_page_bytes; /**< up to ATTN_MAX_PAGE_BYTES; 0: twice the page that KEEP takes */
+  int32_t max_reuse_step; /**< the largest attn_geometry.reuse_step accepted, in positions: for pools whose prefixes are
+                                to be reused. The larger it is, the less is padding. 0: any */
 } attn_geometry_options;
 #define ATTN_GEOMETRY_OPTIONS_INIT ATTN_INIT(attn_geometry_options)
 
@@ -114,16 +116,16 @@ typedef struct attn_geometry {
  * A block is one page always. A group with a fixed kernel_block and more than one in a block needs a page that is its
  * number of kernel blocks times a multiple of the alignment, hence the search. Layers of one group share pages: a group
  * of many layers has small blocks in positions, and two groups of the same layers and window may serve better than one.
- * Groups whose block sizes are multiples of each other keep reuse_step small; KEEP with hand-chosen sizes is the way
- * where that matters more than padding.
+ * FILL with max_reuse_step looks at blocks that divide such a step, rather than at all pages.
  *
- * Thread-safe; allocates nothing; may take some ms where pages are searched. Nothing is written on failure.
+ * Thread-safe; allocates nothing. FILL may take some ms, with dozens of groups a tenth of a second. Nothing is written on
+ * failure.
  * @param options   NULL: all defaults
  * @param specs     [num_groups]
  * @param groups    [num_groups], each with its size set; written
  * @param geometry  written
- * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a field outside its values, or max_page_bytes too
- *         small, with what would be enough); ATTN_E_UNSUPPORTED (a format that is not built in); ATTN_E_OVERFLOW (a
+ * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a field outside its values, or max_page_bytes or
+ *         max_reuse_step too small, with what would be enough); ATTN_E_UNSUPPORTED (a format that is not built in); ATTN_E_OVERFLOW (a
  *         page beyond ATTN_MAX_PAGE_BYTES, a block beyond 2^31 - 1 positions).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_geometry_unify(const attn_geometry_options *options, int32_t num_groups,

@@ -75,6 +75,19 @@ static void four_groups_of_528(void **state) {
   expect_group(&m, 1, 1152, 16, 8320, 520, 0);
   expect_group(&m, 2, 1040, 16, 9216, 576, 0);
   expect_group(&m, 3, 1152, 16, 8320, 512, 1152 * 8);
+  assert_int_equal(m.geometry.reuse_step, 74880); /* 2^7 * 3^2 * 5 * 13 */
+  /* Where prefixes are to be reused at multiples of 1056 or less, blocks of 33 and 66 kernel blocks do best: the page is
+     66 of 9216. */
+  m.options.max_reuse_step = 1056;
+  EXPECT_OK(model_unify(&m));
+  assert_int_equal(m.geometry.reuse_step, 1056);
+  assert_int_equal(m.geometry.page_bytes, 608256);
+  expect_group(&m, 0, 528, 16, 18432, 1024, 528 * 128);
+  expect_group(&m, 1, 1056, 16, 9216, 520, 1056 * 56);
+  expect_group(&m, 2, 1056, 16, 9216, 576, 0);
+  expect_group(&m, 3, 1056, 16, 9216, 512, 1056 * 64);
+  m.options.max_reuse_step = 500;
+  EXPECT_STATUS(model_unify(&m), ATTN_E_RANGE, "options.max_reuse_step: 500, accepted: 0, or 528 or more");
 }
 
 /* One position of one layer, K and V of two heads, in every format: heads of 128, 66 and 65, inline scales and separate
@@ -245,6 +258,8 @@ static void statuses_of_unify(void **state) {
   WRONG(m.options.block_multiple, -1, ATTN_E_RANGE, "options.block_multiple: -1");
   WRONG(m.options.max_page_bytes, ATTN_MAX_PAGE_BYTES + 1, ATTN_E_RANGE, "options.max_page_bytes");
   WRONG(m.options.max_page_bytes, 2047, ATTN_E_RANGE, "options.max_page_bytes: 2047, accepted: 2048 or more");
+  WRONG(m.options.max_reuse_step, -1, ATTN_E_RANGE, "options.max_reuse_step: -1");
+  WRONG(m.options.max_reuse_step, 15, ATTN_E_RANGE, "options.max_reuse_step: 15, accepted: 0, or 16 or more");
   WRONG(m.spec[0].num_layers, 0, ATTN_E_RANGE, "specs[0]: num_layers: 0");
   WRONG(m.spec[1].window, -1, ATTN_E_RANGE, "specs[1]: window: -1");
   WRONG(m.spec[1].block_size, -1, ATTN_E_RANGE, "specs[1]: block_size: -1");
@@ -297,6 +312,7 @@ static void hostile_numbers(void **state) {
     }
     m.options.block_multiple = ends[(random_bits(&random) >> 8) % ENDS];
     m.options.policy = (attn_page_policy)((random_bits(&random) >> 8) % 4);
+    m.options.max_reuse_step = round % 2 == 0 ? 0 : ends[(random_bits(&random) >> 8) % ENDS];
     harness_reset();
     attn_status status = model_unify(&m);
     if (status == ATTN_OK) {

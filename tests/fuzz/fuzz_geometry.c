@@ -54,6 +54,7 @@ static void draw_wish(fuzz_bytes *in, wish *w) {
   w->options.policy = (attn_page_policy)draw(in, 0, 3);
   w->options.alignment = draw(in, 0, 1) == 0 ? 0 : 16 << fuzz_below(in, 16);
   w->options.block_multiple = draw(in, 0, 20);
+  w->options.max_reuse_step = draw(in, 0, 1) == 0 ? 0 : draw(in, 1, 200);
   w->options.max_page_bytes = draw(in, 0, 1) == 0 ? 0 : (uint64_t)fuzz_i64(in);
   for (int32_t g = 0; g < w->count; g++) {
     draw_layer(in, &w->layer[g]);
