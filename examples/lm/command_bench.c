@@ -4,6 +4,7 @@
  * pseudo-random, since their values do not matter to the speed. One run of each kind warms up and is not counted.
  */
 #include "lm_commands.h"
+#include "progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ typedef struct bench {
   int32_t *ids;    /* [longest + DECODE_STEPS] */
   float *logits;   /* [vocabulary] */
   double *seconds; /* [repeat + 1] */
+  progress line;
 } bench;
 
 typedef struct speeds {
@@ -41,6 +43,7 @@ static attn_status measure(bench *b, int32_t length, double *decode_seconds, spe
   const int32_t repeat = s->options.repeat;
   attn_status status = ATTN_OK;
   for (int32_t run = 0; run <= repeat && status == ATTN_OK; run++) {
+    progress_show(&b->line, "attn-lm bench: length %d, run %d of %d", length, run + 1, repeat + 1);
     double start = session_seconds();
     status = session_feed(s, b->ids, 0, length, 1, b->logits, message);
     b->seconds[run] = session_seconds() - start;
@@ -93,11 +96,13 @@ static void print_row(const bench *b, int32_t length, const speeds *found, json_
 static attn_status run(bench *b, double *decode_seconds, attn_message *message) {
   const lm_options *options = &b->s->options;
   json_writer w;
+  progress_start(&b->line);
   print_head(b, &w);
   attn_status status = ATTN_OK;
   for (size_t i = 0; i < options->length_count && status == ATTN_OK; i++) {
     speeds found = {0, 0};
     status = measure(b, options->lengths[i], decode_seconds, &found, message);
+    progress_hide(&b->line);
     if (status == ATTN_OK) {
       print_row(b, options->lengths[i], &found, &w);
     }
@@ -119,8 +124,11 @@ attn_status command_bench(lm_session *s, attn_message *message) {
   }
   const size_t count = (size_t)longest + DECODE_STEPS;
   const size_t runs = (size_t)s->options.repeat + 1;
-  bench b = {s, malloc(count * sizeof(int32_t)), malloc((size_t)s->params.vocabulary * sizeof(float)),
-             malloc(runs * sizeof(double))};
+  bench b = {s,
+             malloc(count * sizeof(int32_t)),
+             malloc((size_t)s->params.vocabulary * sizeof(float)),
+             malloc(runs * sizeof(double)),
+             {0}};
   double *decode_seconds = malloc(runs * sizeof(double));
   attn_status status = ATTN_OK;
   if (b.ids == NULL || b.logits == NULL || b.seconds == NULL || decode_seconds == NULL) {

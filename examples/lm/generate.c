@@ -4,7 +4,9 @@
 #include "generate.h"
 
 #include "lm_schedule.h"
+#include "progress.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,8 @@ typedef struct generator {
   int32_t *positions;   /* [max_tokens] */
   float *logits;        /* [in_flight, vocabulary] */
   sampler sampler;
+  progress line;
+  bool streams; /* a text appears on standard output by itself, and takes the line's place */
 } generator;
 
 static double seconds(void) {
@@ -111,6 +115,8 @@ static attn_status take_output(generator *g, int32_t slot, const float *logits, 
   }
   status = lm_ids_push(&request->output, id, message);
   if (status == ATTN_OK && request->on_token != NULL) {
+    progress_hide(&g->line);
+    g->streams = true;
     request->on_token(request->context, id);
   }
   if (status == ATTN_OK && request->output.count >= (size_t)request->max_new) {
@@ -176,6 +182,17 @@ static attn_status make_lists(generator *g, lm_request *requests, size_t count, 
   return sampler_create(&g->options.sampling, g->vocabulary, &g->sampler, message);
 }
 
+static void show_progress(generator *g, const lm_request *requests, size_t count, const generate_stats *stats) {
+  size_t ended = 0;
+  for (size_t i = 0; i < count; i++) {
+    ended += requests[i].stop != NULL;
+  }
+  if (!g->streams) {
+    progress_show(&g->line, "attn-lm: %" PRId64 " tokens read, %" PRId64 " written, %zu of %zu prompts ended",
+                  stats->prefill_tokens, stats->decode_tokens, ended, count);
+  }
+}
+
 attn_status generate_run(model *m, const model_params *params, lm_attention *attention, const generate_options *options,
                          lm_request *requests, size_t count, generate_stats *stats, attn_message *message) {
   generator g = {0};
@@ -184,8 +201,10 @@ attn_status generate_run(model *m, const model_params *params, lm_attention *att
   g.attention = attention;
   g.options = *options;
   *stats = (generate_stats){0};
+  progress_start(&g.line);
   attn_status status = make_lists(&g, requests, count, message);
   while (status == ATTN_OK) {
+    show_progress(&g, requests, count, stats);
     status = lm_schedule_next(&g.schedule, message);
     if (status != ATTN_OK || g.schedule.num_tokens == 0) {
       break;
@@ -196,6 +215,7 @@ attn_status generate_run(model *m, const model_params *params, lm_attention *att
       status = take_outputs(&g, message);
     }
   }
+  progress_hide(&g.line);
   if (status == ATTN_OK) {
     status = lm_schedule_report(&g.schedule, &stats->sharing, message);
   }

@@ -19,7 +19,7 @@ static int run_command(lm_command command, int count, char **arguments) {
   attn_message message = {ATTN_OK, ""};
   attn_status status = lm_options_parse(command, count, arguments, &s.options, &message);
   if (status == ATTN_OK && s.options.help) {
-    lm_options_print_help(command, stdout);
+    lm_options_print_help(command);
     status = session_flush(&message);
   } else if (status == ATTN_OK) {
     status = session_open(&s, &message);
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     return run_command(command, argc - 2, argv + 2);
   }
   if (argc == 2 && strcmp(argv[1], "--help") == 0) {
-    lm_options_print_help(LM_COMMAND_COUNT, stdout);
+    lm_options_print_help(LM_COMMAND_COUNT);
     return 0;
   }
   if (argc == 2 && strcmp(argv[1], "--version") == 0) {

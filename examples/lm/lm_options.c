@@ -5,6 +5,7 @@
  */
 #include "lm_options.h"
 
+#include "help_text.h"
 #include "quant.h"
 
 #include <errno.h>
@@ -17,39 +18,74 @@ typedef struct command_text {
   const char *arguments;
   const char *summary;
   const char *text;
+  const char *names; /* of --json; NULL: the command has none */
+  const char *examples;
 } command_text;
 
 static const command_text commands[LM_COMMAND_COUNT] = {
     [LM_GENERATE] =
-        {"generate", "(--prompt TEXT | --prompt-file FILE | --ids LIST)... [options]",
+        {"generate", "(--prompt TEXT | --prompt-file FILE | --ids LIST)... [flags]",
          "continue prompts with a GGUF model",
-         "Continues each prompt, all in one continuous batch: greedily, or by sampling where --temperature\n"
-         "is above 0. Of a single prompt the text appears as it is made. Sampling takes the penalty, the\n"
-         "temperature, top-k, top-p and min-p in this order; candidates stand by logit, equals by id. The\n"
-         "same --seed gives each prompt its own random stream, whatever else is in the batch.\n\n"
-         "Generation of a prompt stops at the file's eos_token_id, after --max-tokens, or at the model's\n"
-         "context length.\n\n"
-         "Prompts that begin alike share the cache blocks of what they have in common. The cache need not\n"
-         "hold all prompts: those that do not fit wait, and where a running one cannot go on, the one that\n"
-         "started last gives its blocks back and continues later, without any of its text being lost."},
-    [LM_CHAT] = {"chat", "[options]", "converse by turns read from standard input",
-                 "Reads a turn per line from standard input until it ends, and answers each after the file's chat\n"
-                 "template, which has to be the plain ChatML form. Empty lines are skipped. The conversation ends\n"
-                 "with an error once it does not fit into --context."},
+         "Continues each prompt, all in one continuous batch: greedily, or by sampling where --temperature is above 0. "
+         "Of "
+         "a single prompt the text appears as it is made. Sampling takes the penalty, the temperature, top-k, top-p "
+         "and "
+         "min-p in this order; candidates stand by logit, equals by id. The same --seed gives each prompt its own "
+         "random "
+         "stream, whatever else is in the batch.\n\n"
+         "Generation of a prompt stops at the file's eos_token_id, after --max-tokens, or at the model's context "
+         "length.\n\n"
+         "Prompts that begin alike share the cache blocks of what they have in common. The cache need not hold all "
+         "prompts: those that do not fit wait, and where a running one cannot go on, the one that started last gives "
+         "its "
+         "blocks back and continues later, without any of its text being lost.",
+         "prompts (ids, continuation, text, stop: eos or length, min_gap of the two best logits, preemptions), "
+         "prefill_tokens, prefill_tokens_per_second, decode_tokens, decode_tokens_per_second, steps, cache_bytes, of "
+         "the "
+         "blocks cache_blocks, block_size, peak_blocks, blocks_in_use at the end, evictions, shared_blocks, "
+         "shared_tokens, "
+         "peak_shared_blocks, forks, copied_blocks, preemptions, resumes, resumed_tokens, recomputed_tokens; compute, "
+         "cache_format, backend, gemm, threads",
+         "  attn-lm generate --model model.gguf --chatml --prompt \"What is the capital of France?\"\n"
+         "  attn-lm generate --model model.gguf --prompt-file story.txt --temperature 0.8 --seed 3 --max-tokens 200\n"},
+    [LM_CHAT] =
+        {"chat", "[flags]", "converse by turns read from standard input",
+         "Reads a turn per line from standard input until it ends, and answers each after the file's chat "
+         "template, which has to be the plain ChatML form. Empty lines are skipped. The conversation ends with an "
+         "error once it does not fit into --context.",
+         NULL,
+         "  attn-lm chat --model model.gguf\n"
+         "  printf 'Hello.\\nAnd now in French.\\n' | attn-lm chat --model model.gguf --max-tokens 60\n"},
     [LM_PERPLEXITY] =
-        {"perplexity", "--file FILE [options]", "measure how well a model predicts a text",
-         "Cuts the text's token ids into windows: window k is the file's bos_token_id, then the 1023 ids\n"
-         "from 512 k on. The log-probabilities of its last 512 ids count; a last window that is not full\n"
-         "is dropped. Prints exp(-mean); with --json the token ids too.\n\n"
-         "With --all-formats every window is computed with each format of the cache and with pairs of them, in\n"
-         "float32: bytes of a token in the cache, perplexity, KL divergence in nats from the float32 cache, and\n"
-         "at how many of the first 256 counted positions the best token is the float32 cache's. --json prints\n"
-         "a list of objects. The static scales of fp8_e4m3 and fp8_e5m2 are 1; with --kv-scales auto each layer\n"
-         "and KV head has, for keys and for values, the largest absolute value of the first window divided by\n"
-         "448 (fp8_e5m2: 57344). With both --all-formats shows these formats twice, and says which scales."},
-    [LM_BENCH] = {"bench", "[options]", "measure prefill and decode speed",
-                  "For each length: tokens per second of a prompt of so many tokens, and of one sequence's decode\n"
-                  "steps behind so many. Medians over --repeat runs."},
+        {"perplexity", "--file FILE [flags]", "measure how well a model predicts a text",
+         "Cuts the text's token ids into windows: window k is the file's bos_token_id, then the 1023 ids from 512 k "
+         "on. "
+         "The log-probabilities of its last 512 ids count; a last window that is not full is dropped. Prints "
+         "exp(-mean).\n\n"
+         "With --all-formats every window is computed with each format of the cache and with pairs of them, in "
+         "float32: "
+         "bytes of a token in the cache, perplexity, KL divergence in nats from the float32 cache, and at how many of "
+         "the "
+         "first 256 counted positions the best token is the float32 cache's. The static scales of fp8_e4m3 and "
+         "fp8_e5m2 "
+         "are 1; with --kv-scales auto each layer and KV head has, for keys and for values, the largest absolute value "
+         "of "
+         "the first window divided by 448 (fp8_e5m2: 57344). With both --all-formats shows these formats twice, and "
+         "says "
+         "which scales.",
+         "perplexity, mean_negative_log_probability, windows, counted_tokens, seconds, compute, cache_format, backend, "
+         "gemm, threads, kv_scales, ids (the text's); with --all-formats a list of objects: format, kv_scales, "
+         "bytes_per_token, perplexity, kl, agree",
+         "  attn-lm perplexity --model model.gguf --file text.txt\n"
+         "  attn-lm perplexity --model model.gguf --file text.txt --all-formats --json\n"},
+    [LM_BENCH] =
+        {"bench", "[flags]", "measure prefill and decode speed",
+         "For each length: tokens per second of a prompt of so many tokens, and of one sequence's 16 decode steps "
+         "behind so many. Medians over --repeat runs.",
+         "compute, cache_format, backend, gemm, threads, repeat, results (length, prefill_tokens_per_second, "
+         "decode_tokens_per_second)",
+         "  attn-lm bench --model model.gguf\n"
+         "  attn-lm bench --model model.gguf --lengths 64,1024 --threads 1 --json\n"},
 };
 
 typedef enum flag_id {
@@ -104,29 +140,38 @@ typedef struct flag {
 #define IN_ALL (IN_TEXT | IN_PERPLEXITY | IN_BENCH)
 
 static const flag flags[FLAG_COUNT] = {
-    [FLAG_MODEL] = {"--model", "FILE", "GGUF file of the llama family; its own tokenizer is used", IN_ALL, false},
+    [FLAG_MODEL] = {"--model", "FILE", "GGUF file of the llama family (required); its own tokenizer is used", IN_ALL,
+                    false},
     [FLAG_PROMPT] = {"--prompt", "TEXT", "a prompt in UTF-8; may be given again for more prompts", IN_GENERATE, true},
     [FLAG_PROMPT_FILE] = {"--prompt-file", "FILE", "a prompt from a file, - for standard input; may be given again",
                           IN_GENERATE, true},
-    [FLAG_IDS] = {"--ids", "LIST", "a prompt as token ids, \"1,2,3\"; may be given again", IN_GENERATE, true},
+    [FLAG_IDS] = {"--ids", "LIST", "a prompt as token ids, such as 1,2,3; may be given again", IN_GENERATE, true},
     [FLAG_CHATML] = {"--chatml", NULL, "make each text prompt a ChatML turn, after the template's system turn",
                      IN_GENERATE, false},
-    [FLAG_FILE] = {"--file", "FILE", "the text in UTF-8, - for standard input", IN_PERPLEXITY, false},
-    [FLAG_LENGTHS] = {"--lengths", "LIST", "up to 16 lengths in tokens (default 128,512)", IN_BENCH, false},
-    [FLAG_REPEAT] = {"--repeat", "N", "runs of each measurement (default 5)", IN_BENCH, false},
-    [FLAG_MAX_TOKENS] = {"--max-tokens", "N", "most tokens to generate for each prompt or turn (default 128)", IN_TEXT,
-                         false},
-    [FLAG_CONTEXT] = {"--context", "N", "most tokens of the conversation (default 2048, or the model's)", IN_CHAT,
+    [FLAG_FILE] = {"--file", "FILE", "the text in UTF-8 (required), - for standard input", IN_PERPLEXITY, false},
+    [FLAG_LENGTHS] = {"--lengths", "LIST",
+                      "up to 16 lengths in tokens, 1 to the context less 16, with commas (default 128,512)", IN_BENCH,
                       false},
-    [FLAG_TEMPERATURE] = {"--temperature", "X", "0 takes the best token (default), above it samples", IN_TEXT, false},
-    [FLAG_TOP_K] = {"--top-k", "N", "sample from the N best tokens", IN_TEXT, false},
-    [FLAG_TOP_P] = {"--top-p", "X", "sample from the fewest best tokens whose probabilities sum to X", IN_TEXT, false},
-    [FLAG_MIN_P] = {"--min-p", "X", "sample from tokens with at least X times the best one's probability", IN_TEXT,
-                    false},
-    [FLAG_REPETITION_PENALTY] = {"--repetition-penalty", "X", "divide (negative: multiply) logits of seen tokens by X",
+    [FLAG_REPEAT] = {"--repeat", "N", "runs of each measurement, 1 to 1000 (default 5)", IN_BENCH, false},
+    [FLAG_MAX_TOKENS] = {"--max-tokens", "N",
+                         "most tokens to generate for each prompt or turn, 1 or more (default 128)", IN_TEXT, false},
+    [FLAG_CONTEXT] = {"--context", "N",
+                      "most tokens of the conversation, 1 to the model's context (default 2048, or the model's)",
+                      IN_CHAT, false},
+    [FLAG_TEMPERATURE] = {"--temperature", "X", "0 takes the best token (default), above it samples, at most 100",
+                          IN_TEXT, false},
+    [FLAG_TOP_K] = {"--top-k", "N", "sample from the N best tokens, 1 or more (default: all)", IN_TEXT, false},
+    [FLAG_TOP_P] = {"--top-p", "X",
+                    "sample from the fewest best tokens whose probabilities sum to X, up to 1 (default 1: all)",
+                    IN_TEXT, false},
+    [FLAG_MIN_P] = {"--min-p", "X",
+                    "sample from tokens with at least X times the best one's probability, 0 to 1 (default 0: all)",
+                    IN_TEXT, false},
+    [FLAG_REPETITION_PENALTY] = {"--repetition-penalty", "X",
+                                 "divide (negative: multiply) logits of seen tokens by X, 0.01 to 100 (default 1)",
                                  IN_TEXT, false},
-    [FLAG_SEED] = {"--seed", "N", "of sampling (default 0)", IN_TEXT, false},
-    [FLAG_THREADS] = {"--threads", "N", "threads (default: one per processor)", IN_ALL, false},
+    [FLAG_SEED] = {"--seed", "N", "of sampling, 0 to 2^64 - 1 (default 0)", IN_TEXT, false},
+    [FLAG_THREADS] = {"--threads", "N", "threads, 1 to 1024 (default: one per processor, at most 64)", IN_ALL, false},
     [FLAG_CACHE_FORMAT] = {"--cache-format", "K[,V]", "how keys and values are stored (default float32)", IN_ALL,
                            false},
     [FLAG_ALL_FORMATS] = {"--all-formats", NULL, "compare all formats of the cache", IN_PERPLEXITY, false},
@@ -134,22 +179,31 @@ static const flag flags[FLAG_COUNT] = {
                         IN_PERPLEXITY, false},
     [FLAG_COMPUTE] = {"--compute", "NAME", "matrix products: float32 or bfloat16 (default: the faster here)", IN_ALL,
                       false},
-    [FLAG_BACKEND] = {"--backend", "NAME", "attention (default: the library chooses, or ATTN_BACKEND)", IN_ALL, false},
+    [FLAG_BACKEND] =
+        {"--backend", "NAME",
+         "backend of the attention, as `attn info` names it (default: the library chooses, or ATTN_BACKEND)", IN_ALL,
+         false},
     [FLAG_BATCH_INVARIANT] = {"--batch-invariant", NULL, "attention that does not depend on what else is in the batch",
                               IN_TEXT, false},
     [FLAG_ALONE] = {"--alone", NULL, "one prompt after the other instead of all in one batch", IN_GENERATE, false},
-    [FLAG_BLOCK_SIZE] = {"--block-size", "N", "positions per cache block (default: what the backend prefers)", IN_ALL,
-                         false},
-    [FLAG_CACHE_BLOCKS] = {"--cache-blocks", "N", "blocks of the cache (default: for all prompts, up to 192 MiB)",
-                           IN_GENERATE, false},
+    [FLAG_BLOCK_SIZE] = {"--block-size", "N",
+                         "positions per cache block, 1 to 65536 (default: what the backend prefers)", IN_ALL, false},
+    [FLAG_CACHE_BLOCKS] = {"--cache-blocks", "N",
+                           "blocks of the cache, 1 or more (default: for all prompts, up to 192 MiB)", IN_GENERATE,
+                           false},
     [FLAG_NO_PREFIX_CACHE] = {"--no-prefix-cache", NULL, "compute what prompts have in common for each of them",
                               IN_GENERATE, false},
-    [FLAG_MAX_BATCH_TOKENS] = {"--max-batch-tokens", "N", "most tokens of one step (default 512)", IN_ALL, false},
+    [FLAG_MAX_BATCH_TOKENS] = {"--max-batch-tokens", "N", "most tokens of one step, 1 to 65536 (default 512)", IN_ALL,
+                               false},
     [FLAG_JSON] = {"--json", NULL, "print one JSON object instead of text", IN_TABLES, false},
     [FLAG_LOGITS] = {"--logits", "FILE", "write the first step's logits of each prompt as raw float32", IN_GENERATE,
                      false},
     [FLAG_HELP] = {"--help", NULL, "this text", IN_ALL, false},
 };
+
+static const char exit_status[] =
+    "Exit status: 0; 1 when a valid call failed (memory, input/output); 2 for bad input or a refusal, with one line on "
+    "standard error.";
 
 lm_command lm_command_from_name(const char *name) {
   for (int i = 0; i < LM_COMMAND_COUNT; i++) {
@@ -160,30 +214,60 @@ lm_command lm_command_from_name(const char *name) {
   return LM_COMMAND_COUNT;
 }
 
-void lm_options_print_help(lm_command command, FILE *out) {
+static void print_tool_help(void) {
+  puts("attn-lm: run language models of the llama family from GGUF files, through libattn\n"
+       "\n"
+       "Usage:\n"
+       "  attn-lm COMMAND --model FILE [flags]\n"
+       "  attn-lm COMMAND --help\n"
+       "\n"
+       "Commands:");
+  for (int i = 0; i < LM_COMMAND_COUNT; i++) {
+    char left[40];
+    (void)snprintf(left, sizeof left, "attn-lm %s", commands[i].name);
+    help_row(left, commands[i].summary);
+  }
+  help_row("attn-lm --version", "the version of libattn");
+  puts("\nEnvironment:");
+  help_row("ATTN_BACKEND", "names the backend of the attention where --backend does not");
+  help_row("ATTN_CPU", "caps the attention's instruction set level; `attn info` prints the levels");
+  puts("\nExamples:\n"
+       "  attn-lm generate --model model.gguf --chatml --prompt \"What is the capital of France?\"\n"
+       "  attn-lm bench --model model.gguf\n");
+  help_paragraph(exit_status);
+}
+
+void lm_options_print_help(lm_command command) {
   if (command == LM_COMMAND_COUNT) {
-    (void)fprintf(out, "usage: attn-lm COMMAND\n\n");
-    for (int i = 0; i < LM_COMMAND_COUNT; i++) {
-      (void)fprintf(out, "  %-11s %s (attn-lm %s --help)\n", commands[i].name, commands[i].summary, commands[i].name);
-    }
-    (void)fprintf(out, "  --help      this text\n  --version   the version of libattn\n");
+    print_tool_help();
     return;
   }
   const command_text *text = &commands[command];
-  (void)fprintf(out, "usage: attn-lm %s --model FILE %s\n\n%s\n\n", text->name, text->arguments, text->text);
+  printf("attn-lm %s: %s\n\nUsage:\n  attn-lm %s --model FILE %s\n\n", text->name, text->summary, text->name,
+         text->arguments);
+  help_paragraph(text->text);
+  if (text->names != NULL) {
+    char names[1024];
+    (void)snprintf(names, sizeof names, "\n--json gives an object: %s.", text->names);
+    help_paragraph(names);
+  }
+  puts("\nFlags:");
   for (int i = 0; i < FLAG_COUNT; i++) {
     if ((flags[i].commands >> command & 1u) != 0) {
       char left[40];
       (void)snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value != NULL ? flags[i].value : "");
-      (void)fprintf(out, "  %-24s %s\n", left, flags[i].help);
+      help_row(left, flags[i].help);
     }
   }
-  (void)fprintf(out,
-                "\nCache formats, one for keys and values or K,V:\n  %s,\nand those that end in _per_token_head with "
-                "+separate_scales behind the name.\n",
-                lm_formats_list().text);
-  (void)fprintf(out, "\nTensors may be %s. Exit status: 0; 1 if a valid call failed; 2 for bad\ninput or a refusal.\n",
-                quant_supported_names());
+  char formats[400];
+  (void)snprintf(formats, sizeof formats,
+                 "\nCache formats, one for keys and values or K,V: %s; those that end in _per_token_head also with "
+                 "+separate_scales behind the name.",
+                 lm_formats_list().text);
+  help_paragraph(formats);
+  printf("Tensors of the model may be %s.\n", quant_supported_names());
+  printf("\nExamples:\n%s\n", text->examples);
+  help_paragraph(exit_status);
 }
 
 static attn_status parse_count(const char *name, const char *text, long most, int32_t *out, attn_message *message) {

@@ -63,7 +63,7 @@ ATTN_NODISCARD attn_status lm_options_parse(lm_command command, int count, char 
                                             attn_message *message);
 void lm_options_free(lm_options *options);
 
-/** `attn-lm COMMAND --help`, and with LM_COMMAND_COUNT `attn-lm --help`. */
-void lm_options_print_help(lm_command command, FILE *out);
+/** `attn-lm COMMAND --help`, and with LM_COMMAND_COUNT `attn-lm --help`, on standard output. */
+void lm_options_print_help(lm_command command);
 
 #endif

@@ -6,6 +6,8 @@
  */
 #include "model.h"
 
+#include "progress.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -151,6 +153,8 @@ static attn_status load_layer(const gguf_file *file, model *m, int32_t layer, at
 /* The head first: it is the largest, and while a weight is reordered it takes twice its memory. */
 static attn_status load_weights(const gguf_file *file, model *m, attn_message *message) {
   const model_params *p = &m->params;
+  progress line;
+  progress_start(&line);
   attn_status status = find_tensor(file, m, "token_embd.weight", p->width, p->vocabulary, &m->embedding, message);
   row_source head = {{m->embedding, NULL, NULL}, 1};
   if (status == ATTN_OK && gguf_find_tensor(file, "output.weight") != NULL) {
@@ -163,8 +167,10 @@ static attn_status load_weights(const gguf_file *file, model *m, attn_message *m
     status = load_vector(file, m, "output_norm.weight", &m->output_norm, message);
   }
   for (int32_t layer = 0; layer < p->layers && status == ATTN_OK; layer++) {
+    progress_show(&line, "attn-lm: loading layer %d of %d", layer + 1, p->layers);
     status = load_layer(file, m, layer, message);
   }
+  progress_hide(&line);
   if (status == ATTN_OK && m->tensors_used != file->tensor_count) {
     status = lm_fail(message, ATTN_E_UNSUPPORTED,
                      "%s: %" PRIu64 " tensors, of which %" PRIu64 " have a place in a model of %d layers", file->path,

@@ -380,6 +380,43 @@ static void test_special_files(void **state) {
   assert_true(fixture_one_line(&fix));
 }
 
+/* Every name in the answer that was just printed stands in the command's help. */
+static void expect_names(const cJSON *value, const char *help) {
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, value) {
+    if (item->string != NULL && strstr(help, item->string) == NULL) {
+      fail_msg("--help does not name %s: %s", item->string, help);
+    }
+    expect_names(item, help);
+  }
+}
+
+static void test_names_of_json(void **state) {
+  (void)state;
+  char text[1700];
+  char path[300];
+  memset(text, '!', sizeof text);
+  fixture_path(&fix, "names", path, sizeof path);
+  assert_true(fixture_write(path, text, sizeof text));
+  char *commands[][10] = {
+      {"generate", "--model", model, "--prompt", "hello", "--max-tokens", "2", "--json", NULL},
+      {"bench", "--model", model, "--lengths", "5", "--repeat", "1", "--json", NULL},
+      {"perplexity", "--model", model, "--file", path, "--json", NULL},
+      {"perplexity", "--model", model, "--file", path, "--json", "--all-formats", NULL},
+  };
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    fixture_run(&fix, commands[i][0], "--help", NULL);
+    char *help = strdup(fix.out);
+    assert_non_null(help);
+    fixture_run_list(&fix, commands[i]);
+    cJSON *answer = parse_answer();
+    assert_string_equal(fix.err, "");
+    expect_names(answer, help);
+    cJSON_Delete(answer);
+    free(help);
+  }
+}
+
 static void test_help(void **state) {
   (void)state;
   static const char *const commands[] = {"generate", "chat", "perplexity", "bench"};
@@ -437,6 +474,7 @@ int main(void) {
       cmocka_unit_test(test_bfloat16),
       cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_special_files),
+      cmocka_unit_test(test_names_of_json),
       cmocka_unit_test(test_help),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
