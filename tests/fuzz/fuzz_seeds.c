@@ -73,6 +73,10 @@ static const request_seed requests[] = {
     {"fp8_out", CACHED, "out_dtype=fp8_e4m3 output_scale:F32[1]=0.5"},
     {"fp8_blocks", CACHED, "out_dtype=fp8_e4m3 output_block=64"},
     {"fp8_cache", CACHED, "k_cache:F8_E4M3[4,2,1,2] v_cache:F8_E5M2[4,2,1,2] k_scale:F32[1]=0.5 v_scale:F32[1]=2"},
+    {"fp8_query", CACHED, "q:F8_E4M3[3,2,2] q_scale:F32[1]=0.5"},
+    {"int4_written", WRITTEN,
+     "cache_format=int4_per_token_head+separate_scales k_cache:U8[4,2,1,1] v_cache:U8[4,2,1,2] v:F32[3,1,3] "
+     "k_scale:F32[4,2,1] v_scale:F32[4,2,1]"},
     {"write_fp8", WRITE, "k_cache:F8_E4M3[2,2,1,2] v_cache:F8_E5M2[2,2,1,1] k_scale:F32[1]=0.5 v_scale:F32[1]=2"},
     {"write_int8", WRITE, "cache_format=int8_per_token_head k_cache:U8[2,2,1,8] v_cache:U8[2,2,1,8]"},
     {"write_int4", WRITE,
