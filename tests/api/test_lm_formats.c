@@ -127,8 +127,17 @@ static void test_other_commands(void **state) {
   for (size_t i = 0; i < 4; i++) {
     fixture_run(&fix, commands[i], "--help", NULL);
     assert_int_equal(fix.status, 0);
-    assert_non_null(strstr(fix.out, "\n  float32, float16, bfloat16, fp8_e4m3, fp8_e5m2, int8_per_token_head, "
-                                    "fp8_per_token_head, int4_per_token_head,\n"));
+    static const char *const names[] = {"float32",
+                                        "float16",
+                                        "bfloat16",
+                                        "fp8_e4m3",
+                                        "fp8_e5m2",
+                                        "int8_per_token_head",
+                                        "fp8_per_token_head",
+                                        "int4_per_token_head"};
+    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+      assert_non_null(strstr(fix.out, names[n]));
+    }
     assert_non_null(strstr(fix.out, "+separate_scales"));
     assert_true((strstr(fix.out, "--all-formats") != NULL) == (i == 2));
     assert_true((strstr(fix.out, "--kv-scales") != NULL) == (i == 2));

@@ -175,7 +175,7 @@ static int sit(bench_session *s, cli_options *flags, bench_item *item) {
   s->item = item;
   int code = s->flags->input != NULL ? bench_run_file(s, item) : bench_run_words(s, item);
   if (code == CLI_BAD_INPUT && s->sitting == 0) {
-    item->refusal = calloc(sizeof(told.text), 1);
+    item->refusal = calloc(1, sizeof(told.text));
     if (item->refusal != NULL) {
       memcpy(item->refusal, s->report->text, sizeof(told.text));
       return CLI_OK;
