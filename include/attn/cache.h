@@ -11,9 +11,10 @@
  * HND order. All addresses are formed in 64 bits from the strides given, so blocks may be padded, K and V may share an
  * allocation, and several layers may live inside a block.
  *
- * Cache, plan and pool need one block size. An engine without a wish of its own takes the plan's: it makes the plan with
- * problem.block_size 0, reads attn_plan_info.block_size (attn_explain() tells it before anything is allocated), and sets
- * that number in attn_cache_desc and attn_pool_options. attn_run() refuses a cache of another one (ATTN_E_SHAPE).
+ * Cache, plan and pool need one block size. An engine without a wish of its own takes the plan's: it makes the plan
+ * with problem.block_size 0, reads attn_plan_info.block_size (attn_explain() tells it before anything is allocated),
+ * and sets that number in attn_cache_desc and attn_pool_options. attn_run() refuses a cache of another one
+ * (ATTN_E_SHAPE).
  */
 #ifndef ATTN_CACHE_H
 #define ATTN_CACHE_H

@@ -18,8 +18,8 @@
  *     layer         K | V | separate scales of K | separate scales of V                  layer_bytes
  *     K             [kernel_block, num_kv_heads, row], or head first (HND); V likewise; a latent layer has K alone
  *
- * and every part begins at a multiple of options.alignment from the page. Kernel block k of block b has id b * r + k and
- * lies at id * kernel_block_bytes: the tables of attn_pool_group_table() and all slots go with the tensors of
+ * and every part begins at a multiple of options.alignment from the page. Kernel block k of block b has id b * r + k
+ * and lies at id * kernel_block_bytes: the tables of attn_pool_group_table() and all slots go with the tensors of
  * attn_geometry_view() as they are, and plans are made with block_size = kernel_block.
  */
 #ifndef ATTN_GEOMETRY_H
@@ -106,11 +106,11 @@ typedef struct attn_geometry {
 /**
  * Find block sizes for which the pages of all groups have one size.
  *
- *     u_g  = bytes of a kernel block (or, without one, of block_multiple positions) of group g, all layers, parts aligned
- *     EXACT  page_bytes = the smallest common multiple of all u_g that no group's least block exceeds; block_size of g =
- *            page_bytes / u_g units
- *     FILL   of the page sizes from the largest least block to 9/8 of it, and of KEEP's, the one with the smallest sum of
- *            bytes_per_token (a sample of them where they are many)
+ *     u_g    = bytes of a kernel block of group g (without one, of block_multiple positions), all layers, parts aligned
+ *     EXACT  page_bytes = the smallest common multiple of all u_g that holds every least block;
+ *            block_size of g = page_bytes / u_g units
+ *     FILL   of the page sizes from the largest least block to 9/8 of it, and of KEEP's, the one with the smallest sum
+ *            of bytes_per_token (a sample of them where they are many)
  *     KEEP   the smallest page that every least block fits, and that all numbers of kernel blocks divide
  *
  * A block is one page always. A group with a fixed kernel_block and more than one in a block needs a page that is its
@@ -118,15 +118,15 @@ typedef struct attn_geometry {
  * of many layers has small blocks in positions, and two groups of the same layers and window may serve better than one.
  * FILL with max_reuse_step looks at blocks that divide such a step, rather than at all pages.
  *
- * Thread-safe; allocates nothing. FILL may take some ms, with dozens of groups a tenth of a second. Nothing is written on
- * failure.
+ * Thread-safe; allocates nothing. FILL may take some ms, with dozens of groups a tenth of a second. Nothing is written
+ * on failure.
  * @param options   NULL: all defaults
  * @param specs     [num_groups]
  * @param groups    [num_groups], each with its size set; written
  * @param geometry  written
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a field outside its values, or max_page_bytes or
- *         max_reuse_step too small, with what would be enough); ATTN_E_UNSUPPORTED (a format that is not built in); ATTN_E_OVERFLOW (a
- *         page beyond ATTN_MAX_PAGE_BYTES, a block beyond 2^31 - 1 positions).
+ *         max_reuse_step too small, with what would be enough); ATTN_E_UNSUPPORTED (a format that is not built in);
+ *         ATTN_E_OVERFLOW (a page beyond ATTN_MAX_PAGE_BYTES, a block beyond 2^31 - 1 positions).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_geometry_unify(const attn_geometry_options *options, int32_t num_groups,
                                                         const attn_group_spec *specs, attn_group_pages *groups,

@@ -170,8 +170,8 @@ ATTN_API int32_t attn_pool_seq_len(const attn_pool *pool, int32_t seq);
 ATTN_API int32_t attn_pool_blocks_needed(const attn_pool *pool, int32_t seq, int32_t count);
 
 /**
- * Write the table and lengths of a batch: row i is seqs[i]'s blocks, padded with the null block. For pools of one group:
- * attn_pool_group_table() of group 0.
+ * Write the table and lengths of a batch: row i is seqs[i]'s blocks, padded with the null block. For pools of one
+ * group: attn_pool_group_table() of group 0.
  *
  * @param seqs         [num_seqs]
  * @param block_table  [num_seqs, width] int32, compact, written; width >= the longest row's blocks
@@ -186,8 +186,9 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_block_table(const attn_pool *pool,
 /**
  * Prove that the books balance: every block is free or referenced, each count equals the references found, no block is
  * twice on the free list, every table row holds what its length and window need, each reusable block is found by its
- * tokens and parent. Callable at any time; O(blocks + table entries), with options.prefix_cache O(positions + table entries).
- * References taken by attn_pool_allocate() and attn_pool_retain() are the caller's: they count as allowed surplus.
+ * tokens and parent. Callable at any time; O(blocks + table entries), with options.prefix_cache O(positions + table
+ * entries). References taken by attn_pool_allocate() and attn_pool_retain() are the caller's: they count as allowed
+ * surplus.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_INTERNAL with the first contradiction.
  */
 ATTN_API ATTN_NODISCARD attn_status attn_pool_check(const attn_pool *pool, attn_message *message);
@@ -247,10 +248,10 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_commit(attn_pool *pool, int32_t se
  * The sequence then has *reused tokens, and appends those from there on. Where the last token's output is needed, pass
  * one token less, so that it is left to be computed.
  *
- * In a pool of several groups the beginning ends where blocks of all groups end (at a multiple of every block size), and
- * is the longest for which every group has what its next query can see: all blocks, or, with a window, those that are
- * not wholly behind it. The tokens are compared along the first group without a window. Where every group has one, that
- * is group 0, of which then no block of the beginning may have been evicted, those behind the window included.
+ * In a pool of several groups the beginning ends where blocks of all groups end (at a multiple of every block size),
+ * and is the longest for which every group has what its next query can see: all blocks, or, with a window, those that
+ * are not wholly behind it. The tokens are compared along the first group without a window. Where every group has one,
+ * that is group 0, of which then no block of the beginning may have been evicted, those behind the window included.
  *
  * @param seq     a slot without tokens
  * @param tokens  [count]; may be NULL when count is 0
@@ -286,8 +287,8 @@ ATTN_API ATTN_NODISCARD attn_status attn_pool_append_groups(attn_pool *pool, int
  * their place in the tables. Another sequence that shares such a block keeps it, and a reusable one can be found until
  * it is evicted: call attn_pool_commit() first.
  *
- * A window here is that of contract and problem.h, without prefix ranges: where a range lets queries see keys behind the
- * window, either the whole range is computed in one step, or the group has to be one without a window.
+ * A window here is that of contract and problem.h, without prefix ranges: where a range lets queries see keys behind
+ * the window, either the whole range is computed in one step, or the group has to be one without a window.
  *
  * @param computed  tokens of the sequence whose queries are done: every later query is at this position or beyond it. 0
  *                  to the length; after a step that computed all tokens, the length

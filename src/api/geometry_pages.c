@@ -206,8 +206,8 @@ static void fill_page(const search *s, uint64_t page, choice *best) {
   take_better(s, best, &c);
 }
 
-/* Pages of all multiples of the alignment from `first` to `last`. Where they are too many, those that the largest group's
-   kernel blocks divide, or as many of these as can be tried. */
+/* Pages of all multiples of the alignment from `first` to `last`. Where they are too many, those that the largest
+   group's kernel blocks divide, or as many of these as can be tried. */
 static void fill_any(const search *s, uint64_t first, uint64_t last, choice *best) {
   const member *anchor = largest(s);
   uint64_t work = 1;
@@ -226,7 +226,8 @@ static void fill_any(const search *s, uint64_t first, uint64_t last, choice *bes
   }
 }
 
-/* The cost of blocks in the smallest page that they fit; pages beyond `limit` cost more than any other, by their size. */
+/* The cost of blocks in the smallest page that they fit. Pages beyond `limit` cost more than any other, by their
+   size. */
 static double weigh(const search *s, uint64_t limit, choice *c) {
   fit_page(s, c);
   judge(s, c);

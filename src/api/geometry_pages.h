@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* geometry_pages.h: the search for a page size. Everything is counted in units: a group's fixed kernel block, or
- * options.block_multiple positions where it has none. A page of n kernel blocks has a multiple of n * alignment bytes; one
- * of a single kernel block any multiple of the alignment.
+ * options.block_multiple positions where it has none. A page of n kernel blocks has a multiple of n * alignment bytes;
+ * one of a single kernel block any multiple of the alignment.
  */
 #ifndef ATTN_API_GEOMETRY_PAGES_H
 #define ATTN_API_GEOMETRY_PAGES_H

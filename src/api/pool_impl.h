@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool_impl.h: a pool from within. pool_create.c makes it, pool.c has blocks, pool_seq.c sequences, pool_table.c tables,
- * pool_prefix.c reuse, pool_check.c the books.
+/* pool_impl.h: a pool from within. pool_create.c makes it, pool.c has blocks, pool_seq.c sequences, pool_table.c
+ * tables, pool_prefix.c reuse, pool_check.c the books.
  *
  * There is one implementation for one group and for several: blocks know no group, a sequence has a row of blocks in
  * each, and every walk over rows is a loop over groups. A group with a window holds the columns from `trimmed` on.

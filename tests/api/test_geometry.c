@@ -57,8 +57,8 @@ static void four_groups_of_528(void **state) {
   assert_int_equal(m.group[1].part[ATTN_PART_K].row_bytes, 260);
   assert_int_equal(m.group[2].part[ATTN_PART_K].row_bytes, 576);
   assert_int_equal(m.group[2].part[ATTN_PART_K].ndim, 3);
-  /* 811008 = 33 * 24576 = 2^13 * 3^2 * 11, of 16: the first group could have 49.5 kernel blocks, 48 divide; the window's
-     48.7, 48 divide; the third's 44 do. A larger page would cost the last group. */
+  /* 811008 = 33 * 24576 = 2^13 * 3^2 * 11, of 16: the first group could have 49.5 kernel blocks, 48 divide; the
+     window's 48.7, 48 divide; the third's 44 do. A larger page would cost the last group. */
   m.options.policy = ATTN_PAGES_FILL;
   EXPECT_OK(model_unify(&m));
   assert_int_equal(m.geometry.page_bytes, 811008);
@@ -76,8 +76,8 @@ static void four_groups_of_528(void **state) {
   expect_group(&m, 2, 1040, 16, 9216, 576, 0);
   expect_group(&m, 3, 1152, 16, 8320, 512, 1152 * 8);
   assert_int_equal(m.geometry.reuse_step, 74880); /* 2^7 * 3^2 * 5 * 13 */
-  /* Where prefixes are to be reused at multiples of 1056 or less, blocks of 33 and 66 kernel blocks do best: the page is
-     66 of 9216. */
+  /* Where prefixes are to be reused at multiples of 1056 or less, blocks of 33 and 66 kernel blocks do best: the page
+     is 66 of 9216. */
   m.options.max_reuse_step = 1056;
   EXPECT_OK(model_unify(&m));
   assert_int_equal(m.geometry.reuse_step, 1056);
@@ -128,8 +128,8 @@ static void bytes_of_every_format(void **state) {
   }
 }
 
-/* K in int8 and V in int4, heads of 256 and of 512, in one pool (case 108): 260 + 132 and 516 + 260 bytes a position, 16
-   of them 6272 = 2^7 * 7^2 and 12416 = 2^7 * 97. */
+/* K in int8 and V in int4, heads of 256 and of 512, in one pool (case 108): 260 + 132 and 516 + 260 bytes a position,
+   16 of them 6272 = 2^7 * 7^2 and 12416 = 2^7 * 97. */
 static void one_size_of_int4(void **state) {
   (void)state;
   model m;

@@ -4,8 +4,8 @@
  * sequence is computed from its first token and keeps every block. Attention over both gives the same bits, and latent
  * rows hold what was stored.
  *
- * A row follows from all tokens up to it, as in a language model: a wrong page shows. Pages are NaN from end to end when
- * they are handed out. ATTN_GEOMETRY_STEPS=N sets how many steps the large pool makes, 60 without it.
+ * A row follows from all tokens up to it, as in a language model: a wrong page shows. Pages are NaN from end to end
+ * when they are handed out. ATTN_GEOMETRY_STEPS=N sets how many steps the large pool makes, 60 without it.
  */
 #include "harness.h"
 

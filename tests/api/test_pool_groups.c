@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_pool_groups.c: pools of several groups: every documented status of their calls, what one window and one prefix do
- * step by step, and a broken entry in each of the books that groups have, found by attn_pool_check().
+/* test_pool_groups.c: pools of several groups: every documented status of their calls, what one window and one prefix
+ * do step by step, and a broken entry in each of the books that groups have, found by attn_pool_check().
  */
 #include "harness.h"
 
@@ -62,8 +62,8 @@ static void test_window_moves(void **state) {
   assert_int_equal(slots[1][3], 5 * 2 + 1);
   EXPECT_STATUS(attn_pool_append_groups(pool, 0, 2, NULL, slots[0], 12, NULL, &why), ATTN_E_FULL,
                 "1 blocks wanted, 0 free");
-  /* Before any query is done position 0 may still ask: nothing goes. A query at 6 sees 2 to 6: block 4 (0, 1) goes. At 7
-     it sees 3 to 7: block 5 (2, 3) is seen in part. At 9, the next to come, 5 to 9: block 5 goes, 6 (4, 5) stays. */
+  /* Before any query is done position 0 may still ask: nothing goes. A query at 6 sees 2 to 6: block 4 (0, 1) goes. At
+     7 it sees 3 to 7: block 5 (2, 3) is seen in part. At 9, the next to come, 5 to 9: block 5 goes, 6 (4, 5) stays. */
   EXPECT_OK(attn_pool_trim(pool, 0, 0, &released, &why));
   assert_int_equal(released, 0);
   EXPECT_OK(attn_pool_trim(pool, 0, 5, &released, &why));
@@ -382,8 +382,8 @@ static void test_check_finds(void **state) {
   close_pool(pool);
 }
 
-/* A caller who drops a reference that is a sequence's breaks the books, and nothing else: here one group takes the block
-   that is the last of another group's row. */
+/* A caller who drops a reference that is a sequence's breaks the books, and nothing else: here one group takes the
+   block that is the last of another group's row. */
 static void test_foreign_release(void **state) {
   (void)state;
   attn_pool *pool = make_pool(9, 0);

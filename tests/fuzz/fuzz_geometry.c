@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_geometry.c: page sizes for any specs and options. A refusal says why; an answer is looked at: blocks are at least
- * the wished ones and fit their page, padding and bytes agree, and the tensors of every part stay inside a page. The
- * views are then asked for with any numbers, also on an answer that was changed.
+/* fuzz_geometry.c: page sizes for any specs and options. A refusal says why; an answer is looked at: blocks are at
+ * least the wished ones and fit their page, padding and bytes agree, and the tensors of every part stay inside a page.
+ * The views are then asked for with any numbers, also on an answer that was changed.
  */
 #include <string.h>
 
