@@ -136,7 +136,7 @@ static void policies_against_a_search(void **state) {
   assert_true(seen[ATTN_PAGES_EXACT] > 40 && seen[ATTN_PAGES_FILL] > 100 && seen[ATTN_PAGES_KEEP] > 100);
 }
 
-/* ---- With a bound on the reuse step ---------------------------------------------------------------------------------- */
+/* ---- With a bound on the reuse step ------------------------------------------------------------------------------ */
 
 static uint64_t common(uint64_t a, uint64_t b) {
   uint64_t n = a;
