@@ -8,7 +8,7 @@
 #define CHUNK 64 /* elements of one partial sum */
 
 /* s[r][j] for `rows` x `keys` at most 4 x 2; both are constants at every call. */
-ATTN_INLINE void block(float *s, const float *q, const float *k, float scale, int rows, int keys, int32_t padded) {
+ATTN_INLINE void block(float *s, const float *q, const float *k, double scale, int rows, int keys, int32_t padded) {
   attn_vec4 sum[4][2];
   for (int r = 0; r < rows; r++) {
     for (int j = 0; j < keys; j++) {
@@ -46,7 +46,7 @@ ATTN_INLINE void block(float *s, const float *q, const float *k, float scale, in
   }
   for (int r = 0; r < rows; r++) {
     for (int j = 0; j < keys; j++) {
-      s[r * ATTN_CPU_KEYS + j] = scale * vec4_sum(sum[r][j]);
+      s[r * ATTN_CPU_KEYS + j] = (float)(scale * vec4_sum_double(sum[r][j]));
     }
   }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec4.h: four floats, or sixteen bytes on their way to four times four floats, for the generic kernels whose sums and maxima a compiler may not reorder by itself. Vector
-   extensions where the compiler has them (gcc, clang: any target), plain C elsewhere; both compute the same bits. */
+/* vec4.h: four floats, or sixteen bytes on their way to four times four floats, for the generic kernels whose sums and
+   maxima a compiler may not reorder by itself. Vector extensions where the compiler has them (gcc, clang: any target),
+   plain C elsewhere; both compute the same bits. */
 #ifndef ATTN_CPU_VEC4_H
 #define ATTN_CPU_VEC4_H
 
@@ -73,6 +74,13 @@ ATTN_INLINE float vec4_sum(attn_vec4 v) {
   float lane[4];
   memcpy(lane, &v, sizeof lane);
   return (lane[0] + lane[1]) + (lane[2] + lane[3]);
+}
+
+/* The same, without a rounding. */
+ATTN_INLINE double vec4_sum_double(attn_vec4 v) {
+  float lane[4];
+  memcpy(lane, &v, sizeof lane);
+  return ((double)lane[0] + lane[1]) + ((double)lane[2] + lane[3]);
 }
 
 /* Sixteen bytes: only where the compiler shuffles by constants and a float's low half comes first in memory. */
