@@ -12,6 +12,8 @@ parts=(
   "geometry: one pool of pages for four groups of layers, 100000 steps, and block managers against models"
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
   "serving: attn-lm with a quarter of the blocks that 64 prompts need, and 20000 random schedules"
+  "perplexity: what each cache format costs the model on the text of the GPL, near what a simulation says"
+  "perplexity-bytes: the same from the bytes of the cache, decoded and computed by numpy; wants numpy and gguf"
   "clang: everything built with clang, warnings as errors, and the quick tests of that build"
   "fuzz: each fuzz target with libFuzzer for FUZZ_SECONDS (600), two at a time; says so where no clang has it"
   "debian: the Debian packages built in a clean root, installed and used in an empty one; wants mmdebstrap"
@@ -54,6 +56,29 @@ part_serving() {
   scripts/build.sh release attn_lm golden_text_serving test_lm_schedule
   ATTN_LM_BIN=build/release/bin/attn-lm ATTN_MODEL=$(scripts/fetch-model.sh) build/release/tests/golden_text_serving all
   build/release/tests/test_lm_schedule 20000
+}
+
+perplexity_text=/usr/share/common-licenses/GPL-3
+
+part_perplexity() {
+  local out=build/release/perplexity.json
+  [ -r "$perplexity_text" ] || fail "$perplexity_text is not there (Debian's package: base-files)"
+  scripts/build.sh release attn_lm perplexity_table
+  build/release/bin/attn-lm perplexity --model "$(scripts/fetch-model.sh)" --file "$perplexity_text" --all-formats \
+    --kv-scales both --json >"$out"
+  build/release/tests/perplexity_table "$out" tests/golden/formats/perplexity.json
+}
+
+part_perplexity_bytes() {
+  local model formats python=${PYTHON:-python3}
+  [ -r "$perplexity_text" ] || fail "$perplexity_text is not there (Debian's package: base-files)"
+  "$python" -c 'import numpy, gguf' 2>/dev/null ||
+    fail "$python has no numpy or no gguf (pip install numpy==2.4.6 gguf==0.19.0; another Python: PYTHON=FILE)"
+  scripts/build.sh release attn_lm perplexity_bytes
+  model=$(scripts/fetch-model.sh)
+  read -ra formats < <("$python" tests/golden/formats/simulate_perplexity.py --list)
+  build/release/tests/perplexity_bytes "$model" "$perplexity_text" "${formats[@]}" |
+    "$python" tests/golden/formats/simulate_perplexity.py "$model" tests/golden/tokens/gpl3.ids.bin --bytes -
 }
 
 part_clang() {

@@ -445,6 +445,15 @@ attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_mes
   return attn_run(a->plan, &run, NULL, message);
 }
 
+const void *lm_attention_rows(const lm_attention *a, int32_t layer, int which, int32_t position, size_t *bytes) {
+  const attn_cache_layout *layout = which == 0 ? &a->cache_info.k : &a->cache_info.v;
+  const uint64_t element = layout->row_bytes / (uint64_t)layout->shape[3];
+  const int64_t block = a->block_table[position / a->block_size];
+  const int64_t at = block * layout->strides[0] + position % a->block_size * layout->strides[1];
+  *bytes = (size_t)layout->strides[1] * element; /* NHD: a position's heads are neighbours */
+  return (const char *)a->pools[(size_t)layer * POOL_COUNT + (size_t)which] + (uint64_t)at * element;
+}
+
 attn_status lm_attention_commit(lm_attention *a, int32_t seq, attn_message *message) {
   return a->prefix_cache ? attn_pool_commit(a->pool, seq, message) : ATTN_OK;
 }

@@ -76,6 +76,10 @@ ATTN_NODISCARD attn_status lm_attention_begin(lm_attention *attention, int32_t n
 /** The model's callback: writes the new rows into the layer's pools and attends to all of each sequence. */
 ATTN_NODISCARD attn_status lm_attention_layer(void *attention, const model_rows *rows, attn_message *message);
 
+/** A layer's rows of K (which 0) or V of a position of the last step's first sequence, all heads one after the other, as
+    the cache holds them, inline scales included: until another sequence is written. */
+const void *lm_attention_rows(const lm_attention *attention, int32_t layer, int which, int32_t position, size_t *bytes);
+
 /** After a step's last layer: the sequence's full blocks can be shared from now on. Nothing without prefix_cache. */
 ATTN_NODISCARD attn_status lm_attention_commit(lm_attention *attention, int32_t seq, attn_message *message);
 

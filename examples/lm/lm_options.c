@@ -26,56 +26,48 @@ static const command_text commands[LM_COMMAND_COUNT] = {
     [LM_GENERATE] =
         {"generate", "(--prompt TEXT | --prompt-file FILE | --ids LIST)... [flags]",
          "continue prompts with a GGUF model",
-         "Continues each prompt, all in one continuous batch: greedily, or by sampling where --temperature is above 0. "
-         "Of "
-         "a single prompt the text appears as it is made. Sampling takes the penalty, the temperature, top-k, top-p "
-         "and "
-         "min-p in this order; candidates stand by logit, equals by id. The same --seed gives each prompt its own "
-         "random "
-         "stream, whatever else is in the batch.\n\n"
+         "Continues each prompt, all in one continuous batch: greedily, or by sampling where --temperature is above "
+         "0. Of a single prompt the text appears as it is made. Sampling takes the penalty, the temperature, top-k, "
+         "top-p and min-p in this order; candidates stand by logit, equals by id. The same --seed gives each prompt "
+         "its own random stream, whatever else is in the batch.\n"
+         "\n"
          "Generation of a prompt stops at the file's eos_token_id, after --max-tokens, or at the model's context "
-         "length.\n\n"
+         "length.\n"
+         "\n"
          "Prompts that begin alike share the cache blocks of what they have in common. The cache need not hold all "
-         "prompts: those that do not fit wait, and where a running one cannot go on, the one that started last gives "
-         "its "
-         "blocks back and continues later, without any of its text being lost.",
+         "prompts: those that do not fit wait, and where a running one cannot go on, the one that started last "
+         "gives its blocks back and continues later, without any of its text being lost.",
          "prompts (ids, continuation, text, stop: eos or length, min_gap of the two best logits, preemptions), "
-         "prefill_tokens, prefill_tokens_per_second, decode_tokens, decode_tokens_per_second, steps, cache_bytes, of "
-         "the "
-         "blocks cache_blocks, block_size, peak_blocks, blocks_in_use at the end, evictions, shared_blocks, "
-         "shared_tokens, "
-         "peak_shared_blocks, forks, copied_blocks, preemptions, resumes, resumed_tokens, recomputed_tokens; compute, "
-         "cache_format, backend, gemm, threads",
+         "prefill_tokens, prefill_tokens_per_second, decode_tokens, decode_tokens_per_second, steps, cache_bytes, "
+         "of the blocks cache_blocks, block_size, peak_blocks, blocks_in_use at the end, evictions, shared_blocks, "
+         "shared_tokens, peak_shared_blocks, forks, copied_blocks, preemptions, resumes, resumed_tokens, "
+         "recomputed_tokens; compute, cache_format, backend, gemm, threads",
          "  attn-lm generate --model model.gguf --chatml --prompt \"What is the capital of France?\"\n"
-         "  attn-lm generate --model model.gguf --prompt-file story.txt --temperature 0.8 --seed 3 --max-tokens 200\n"},
+         "  attn-lm generate --model model.gguf --prompt-file story.txt --temperature 0.8 --seed 3 --max-tokens "
+         "200\n"},
     [LM_CHAT] =
         {"chat", "[flags]", "converse by turns read from standard input",
-         "Reads a turn per line from standard input until it ends, and answers each after the file's chat "
-         "template, which has to be the plain ChatML form. Empty lines are skipped. The conversation ends with an "
-         "error once it does not fit into --context.",
+         "Reads a turn per line from standard input until it ends, and answers each after the file's chat template, "
+         "which has to be the plain ChatML form. Empty lines are skipped. The conversation ends with an error once "
+         "it does not fit into --context.",
          NULL,
          "  attn-lm chat --model model.gguf\n"
          "  printf 'Hello.\\nAnd now in French.\\n' | attn-lm chat --model model.gguf --max-tokens 60\n"},
     [LM_PERPLEXITY] =
         {"perplexity", "--file FILE [flags]", "measure how well a model predicts a text",
          "Cuts the text's token ids into windows: window k is the file's bos_token_id, then the 1023 ids from 512 k "
-         "on. "
-         "The log-probabilities of its last 512 ids count; a last window that is not full is dropped. Prints "
-         "exp(-mean).\n\n"
+         "on. The log-probabilities of its last 512 ids count; a last window that is not full is dropped. Prints "
+         "exp(-mean).\n"
+         "\n"
          "With --all-formats every window is computed with each format of the cache and with pairs of them, in "
-         "float32: "
-         "bytes of a token in the cache, perplexity, KL divergence in nats from the float32 cache, and at how many of "
-         "the "
-         "first 256 counted positions the best token is the float32 cache's. The static scales of fp8_e4m3 and "
-         "fp8_e5m2 "
-         "are 1; with --kv-scales auto each layer and KV head has, for keys and for values, the largest absolute value "
-         "of "
-         "the first window divided by 448 (fp8_e5m2: 57344). With both --all-formats shows these formats twice, and "
-         "says "
-         "which scales.",
-         "perplexity, mean_negative_log_probability, windows, counted_tokens, seconds, compute, cache_format, backend, "
-         "gemm, threads, kv_scales, ids (the text's); with --all-formats a list of objects: format, kv_scales, "
-         "bytes_per_token, perplexity, kl, agree",
+         "float32: bytes of a token in the cache, perplexity, KL divergence in nats from the float32 cache, and at "
+         "how many of the first 256 counted positions the best token is the float32 cache's. The static scales of "
+         "fp8_e4m3 and fp8_e5m2 are 1; with --kv-scales auto each layer and KV head has, for keys and for values, "
+         "the largest absolute value of the first window divided by 448 (fp8_e5m2: 57344). With both --all-formats "
+         "shows these formats twice, and says which scales.",
+         "perplexity, mean_negative_log_probability, windows, counted_tokens, seconds, compute, cache_format, "
+         "backend, gemm, threads, kv_scales, ids (the text's); with --all-formats a list of objects: format, "
+         "kv_scales (with both), bytes_per_token, perplexity, kl, agree",
          "  attn-lm perplexity --model model.gguf --file text.txt\n"
          "  attn-lm perplexity --model model.gguf --file text.txt --all-formats --json\n"},
     [LM_BENCH] =
@@ -202,7 +194,8 @@ static const flag flags[FLAG_COUNT] = {
 };
 
 static const char exit_status[] =
-    "Exit status: 0; 1 when a valid call failed (memory, input/output); 2 for bad input or a refusal, with one line on "
+    "Exit status: 0; 1 when a valid call failed (memory, input/output); 2 for bad input or a refusal, with one line "
+    "on "
     "standard error.";
 
 lm_command lm_command_from_name(const char *name) {
@@ -261,7 +254,8 @@ void lm_options_print_help(lm_command command) {
   }
   char formats[400];
   (void)snprintf(formats, sizeof formats,
-                 "\nCache formats, one for keys and values or K,V: %s; those that end in _per_token_head also with "
+                 "\n"
+                 "Cache formats, one for keys and values or K,V: %s; those that end in _per_token_head also with "
                  "+separate_scales behind the name.",
                  lm_formats_list().text);
   help_paragraph(formats);

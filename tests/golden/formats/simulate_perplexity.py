@@ -13,6 +13,16 @@ Per format: perplexity; kl, the mean over the counted positions of KL(float32 ||
 the first 256 counted positions the best token is float32's. Static scales are 1; with `--kv-scales auto`, and in the
 default list beside it, absmax / 448 (e4m3) or / 57344 (e5m2) per layer and KV head over the first window in float32.
 
+Two implementations that compute K and V with sums in another order take different codes where a value lies on the edge
+between two, and from there on their rows differ more and more: of int4 keys the perplexities end some tenths of a
+percent apart. With `--bytes FILE` (- for standard input) the rows are therefore those of attn-lm's own cache, as perplexity_bytes
+writes them for the same formats, decoded here; what encode makes of the simulation's rows is compared with them. Each
+answer then has measured, attn-lm's perplexity, and codes_off, the part of all codes that are not encode's. The exit
+status is 1 where a perplexity is off by 1 in 10,000, or more than 1 in 1,000 codes are.
+
+    perplexity_bytes MODEL TEXT float32 int4_per_token_head | python simulate_perplexity.py MODEL IDS --bytes - \\
+        --formats float32 int4_per_token_head
+
     pip install numpy==2.4.6 gguf==0.19.0
 """
 import argparse
@@ -107,6 +117,14 @@ class Model:
 
 # ---- Formats ---------------------------------------------------------------------------------------------------------
 
+def split(raw, name, size):
+    """Codes and scale bits of rows as the cache holds them, scales inline."""
+    if name in rf.FLOATS or name in rf.STATIC:
+        return raw, None
+    count = (size + 1) // 2 if name == "int4_per_token_head" else size
+    return np.ascontiguousarray(raw[:, :count]), np.ascontiguousarray(raw[:, -4:]).view("<u4")[:, 0]
+
+
 class Cache:
     """The rows of one format, or pair K,V; with @auto behind the name static scales from largest [layer, 2, head]."""
 
@@ -116,14 +134,21 @@ class Cache:
         self.formats = (self.name.split(",") * 2)[:2]
         self.largest = largest
 
+    def scale(self, layer, which, count):
+        if not self.auto or self.formats[which] not in rf.STATIC:
+            return None
+        return np.tile(self.largest[layer, which] / RANGE[self.formats[which]], count)
+
+    def encode(self, layer, which, x):
+        """Of rows [positions, heads, D]."""
+        return rf.encode(x.reshape(-1, x.shape[-1]), self.formats[which], self.scale(layer, which, x.shape[0]))
+
+    def decode(self, layer, which, codes, bits, shape):
+        return rf.decode(codes, bits, self.formats[which], shape[-1], self.scale(layer, which, shape[0]),
+                         exact=False).reshape(shape)
+
     def __call__(self, layer, which, x):
-        name = self.formats[which]
-        rows = x.reshape(-1, x.shape[-1])
-        scale = None
-        if self.auto and name in rf.STATIC:
-            scale = np.tile(self.largest[layer, which] / RANGE[name], x.shape[0])
-        codes, bits = rf.encode(rows, name, scale)
-        return rf.decode(codes, bits, name, x.shape[-1], scale, exact=False).reshape(x.shape)
+        return self.decode(layer, which, *self.encode(layer, which, x), x.shape)
 
     def bytes_per_token(self, model):
         total = 0
@@ -131,6 +156,30 @@ class Cache:
             codes, bits = rf.encode(np.zeros((1, model.size), rf.F32), name)
             total += rf.row_bytes(codes, bits, False).shape[1]
         return total * model.layers * model.kv_heads
+
+
+class Stored(Cache):
+    """Rows of attn-lm's cache in place of one's own; of the last position, which it never holds, zeros."""
+
+    def __init__(self, name, largest, stream, score):
+        super().__init__(name, largest)
+        self.stream, self.score = stream, score
+
+    def __call__(self, layer, which, x):
+        own, own_bits = self.encode(layer, which, x[:-1])
+        width = rf.row_bytes(own[:1], None if own_bits is None else own_bits[:1], False).shape[1]
+        raw = np.frombuffer(read_exactly(self.stream, width * len(own)), np.uint8).reshape(-1, width)
+        codes, bits = split(raw, self.formats[which], x.shape[-1])
+        self.score.compare(self.formats[which], own, codes)
+        rows = self.decode(layer, which, codes, bits, (len(x) - 1,) + x.shape[1:])
+        return np.concatenate((rows, np.zeros_like(x[:1])))
+
+
+def read_exactly(stream, count):
+    data = stream.read(count)
+    if len(data) != count:
+        sys.exit("--bytes: the file ends early")
+    return data
 
 
 def log_softmax(logits):
@@ -141,8 +190,8 @@ def log_softmax(logits):
 
 class Score:
     def __init__(self):
-        self.surprise = self.kl = 0.0
-        self.agree = self.count = 0
+        self.surprise = self.kl = self.measured = 0.0
+        self.agree = self.count = self.codes = self.off = 0
 
     def add(self, logits, plain, ids, first):
         """Rows of this format's logits and of float32's, and the ids that came."""
@@ -155,11 +204,31 @@ class Score:
         if first:
             self.agree = int((logits[:AGREE].argmax(1) == plain[:AGREE].argmax(1)).sum())
 
+    def compare(self, name, own, codes):
+        """Codes of formats that are none for themselves differ in the last bits and tell nothing."""
+        if name in rf.FLOATS:
+            return
+        if name == "int4_per_token_head":
+            own, codes = (np.stack((x & 15, x >> 4)) for x in (own, codes))
+        self.codes += codes.size
+        self.off += np.count_nonzero(own != codes)
+
+    def answer_bytes(self, answer):
+        answer["measured"] = round(math.exp(self.measured / self.count), 6)
+        answer["codes_off"] = float(f"{self.off / max(self.codes, 1):.3g}")
+        return answer
+
     def answer(self, cache, model):
         return {"format": cache.name, "kv_scales": "auto" if cache.auto else "1",
                 "bytes_per_token": cache.bytes_per_token(model),
                 "perplexity": round(math.exp(self.surprise / self.count), 6),
                 "kl": float(f"{self.kl / self.count:.6g}"), "agree": self.agree}
+
+
+class ListFormats(argparse.Action):
+    def __call__(self, parser, *_):
+        print(*DEFAULT)
+        parser.exit()
 
 
 def read_ids(path):
@@ -175,13 +244,16 @@ def main():
     parser.add_argument("-o", "--output", type=pathlib.Path)
     parser.add_argument("--windows", type=int, default=1 << 30)
     parser.add_argument("--formats", nargs="+", default=DEFAULT)
+    parser.add_argument("--bytes", metavar="FILE")
     parser.add_argument("--kv-scales", choices=["1", "auto"], default="1")
+    parser.add_argument("--list", action=ListFormats, nargs=0, help="print the default formats, and nothing else")
     options = parser.parse_args()
     model, ids = Model(options.model), read_ids(options.ids)
     suffix = "@auto" if options.kv_scales == "auto" else ""
     names = [n + suffix if "@" not in n else n for n in options.formats]
     largest = np.zeros((model.layers, 2, model.kv_heads), rf.F32)
     scores = {name: Score() for name in names}
+    stream = sys.stdin.buffer if options.bytes == "-" else open(options.bytes, "rb") if options.bytes else None
     windows = min(options.windows, (len(ids) - (WINDOW - 1)) // COUNTED + 1)
     started = time.time()
     for index in range(windows):
@@ -194,14 +266,27 @@ def main():
 
         plain = model.logits(window, plain_cache)
         for name in names:
-            logits = plain if name.startswith("float32") and "," not in name else model.logits(
-                window, Cache(name, largest))
+            if stream is not None:
+                logits = model.logits(window, Stored(name, largest, stream, scores[name]))
+                scores[name].measured += np.frombuffer(read_exactly(stream, 8), np.float64)[0]
+            elif name.startswith("float32") and "," not in name:
+                logits = plain
+            else:
+                logits = model.logits(window, Cache(name, largest))
             scores[name].add(logits, plain, window[-COUNTED:], index == 0)
         print(f"window {index + 1} of {windows}, {time.time() - started:.0f} s", file=sys.stderr, flush=True)
     answers = [scores[name].answer(Cache(name, largest), model) for name in names]
+    if stream is not None:
+        answers = [scores[name].answer_bytes(a) for name, a in zip(names, answers)]
+    failed = False
     for a in answers:
-        print(f"{a['format']:48} {a['kv_scales']:5} {a['bytes_per_token']:7} {a['perplexity']:10.6f} {a['kl']:10.3g} "
-              f"{a['agree']:4}")
+        line = (f"{a['format']:48} {a['kv_scales']:5} {a['bytes_per_token']:7} {a['perplexity']:10.6f} {a['kl']:10.3g} "
+                f"{a['agree']:4}")
+        if stream is not None:
+            off = a["measured"] / a["perplexity"] - 1
+            line += f" {a['measured']:10.6f} {off:+10.2e} {a['codes_off']:9.3g}"
+            failed |= not (abs(off) <= 1e-4 and a["codes_off"] <= 0.001)
+        print(line)
     if options.output:
         head = {"command": f"python simulate_perplexity.py SmolLM2.gguf {options.ids.name} -o {options.output.name}",
                 "text": "/usr/share/common-licenses/GPL-3", "numpy": np.__version__, "windows": windows,
@@ -209,6 +294,7 @@ def main():
         lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in head.items())
         body = ",\n".join("  " + json.dumps(a) for a in answers)
         options.output.write_text("{" + lines + ',\n"formats": [\n' + body + "\n]}\n")
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
