@@ -11,6 +11,7 @@ parts=(
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
   "geometry: one pool of pages for four groups of layers, 100000 steps, and block managers against models"
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
+  "bench: every case of attn bench twice, the fractions within 10 % of each other; wants a quiet machine"
   "serving: attn-lm with a quarter of the blocks that 64 prompts need, and 20000 random schedules"
   "perplexity: what each cache format costs the model on the text of the GPL, near what a simulation says"
   "perplexity-bytes: the same from the bytes of the cache, decoded and computed by numpy; wants numpy and gguf"
@@ -50,6 +51,13 @@ part_speed() {
   scripts/build.sh release speed_decode speed_formats
   build/release/tests/speed_decode 0.15 0.9
   build/release/tests/speed_formats 1.1
+}
+
+part_bench() {
+  scripts/build.sh release attn_cli
+  build/release/bin/attn bench --json >build/release/bench-1.json
+  build/release/bin/attn bench --json >build/release/bench-2.json
+  tests/bench/compare-bench.py build/release/bench-1.json build/release/bench-2.json
 }
 
 part_serving() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check-minimal.sh: builds the preset minimal and tries what it promises: nothing linked beyond libc and libm (pthreads
-# are part of libc, or a library of it); info, explain, check and attn-lm from token ids work; attn run, text prompts
+# are part of libc, or a library of it); info, explain, check, bench and attn-lm from token ids work; attn run, text prompts
 # and a second thread are each refused in one line that names the missing library. ATTN_MODEL: the model's file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,6 +38,7 @@ lists=(block_table=I32[8,8] seq_lens=I32[8] query_start_loc=I32[9])
 "$attn" info >/dev/null
 "$attn" explain op=attention "${tensors[@]}" "${lists[@]}" >/dev/null
 "$attn" check --backend all --cases 200 --seed 7 --quiet
+"$attn" bench op=attention "${tensors[@]}" "${lists[@]}" --rounds 5 >/dev/null
 "$lm" generate --model "$model" --ids 1,2,3 --max-tokens 2 >/dev/null
 
 refused cJSON "$attn" run request.safetensors -o out.safetensors
