@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_cache.c: writing by slot, gathering by table, requantising by block map. A row of one head moves at a time
-   (cpu_move.c). Tasks take ranges of tokens, sequences, or pairs of blocks. */
+   (cpu_move.c); where nothing is converted, it or all heads' rows are one copy. Tasks take ranges of tokens, sequences,
+   or pairs of blocks. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ static attn_cpu_elements token_row(const attn_view *view, int64_t token, int64_t
 typedef struct write_job {
   const attn_cpu_table *table;
   const attn_write_view *view;
+  attn_cpu_copies k_copies, v_copies;
   atomic_llong next;
 } write_job;
 
@@ -35,37 +37,58 @@ static int64_t slot_at(const attn_write_view *view, int64_t i) {
   return slot;
 }
 
+/* One token of K or of V, all heads; not rotated. */
+static void write_one(const write_job *job, const attn_cpu_copies *copies, const attn_view *pool, const attn_rows *rows,
+                      const attn_view *source, int64_t block, int64_t offset, int64_t token) {
+  if (copies->bytes > 0) {
+    attn_cpu_copy(copies, pool->data + block * pool->stride[0] + offset * pool->stride[1], pool->stride[2],
+                  source->data + token * source->stride[0], source->stride[1]);
+    return;
+  }
+  for (int64_t h = 0; h < source->shape[1]; h++) {
+    attn_cpu_source from = {.row = token_row(source, token, h)};
+    attn_row to = attn_row_at(rows, pool, block, offset, h);
+    attn_cpu_put_row(job->table, rows, pool->dtype, &to, &from);
+  }
+}
+
+/* K and q of one token, rotated. */
+static void write_rotated(const write_job *job, int64_t block, int64_t offset, int64_t token) {
+  const attn_write_view *view = job->view;
+  _Alignas(8) unsigned char memory[ATTN_ROW_MAX * sizeof(float)];
+  for (int64_t h = 0; h < view->k.shape[1]; h++) {
+    attn_cpu_source k = {.row = token_row(&view->k, token, h)};
+    attn_row to = attn_row_at(&view->k_rows, &view->k_cache, block, offset, h);
+    attn_cpu_rotate(job->table, view, token, &k, memory);
+    attn_cpu_put_row(job->table, &view->k_rows, view->k_cache.dtype, &to, &k);
+  }
+  for (int64_t h = 0; view->q.ndim > 0 && h < view->q.shape[1]; h++) {
+    attn_cpu_source q = {.row = token_row(&view->q, token, h)};
+    attn_cpu_elements out = token_row(&view->q_out, token, h);
+    attn_cpu_rotate(job->table, view, token, &q, memory);
+    attn_cpu_move_elements(job->table, &out, &q.rotated, q.rotary_dim);
+    if (out.data != q.row.data && !attn_fault(ATTN_FAULT_ROTARY_REST)) {
+      out.data += q.rotary_dim * out.stride;
+      q.row.data += q.rotary_dim * q.row.stride;
+      attn_cpu_move_elements(job->table, &out, &q.row, view->q.shape[2] - q.rotary_dim);
+    }
+  }
+}
+
 static void write_token(const write_job *job, int64_t token) {
   const attn_write_view *view = job->view;
   int64_t slot = slot_at(view, token);
   if (!attn_write_takes(view, slot, token)) {
     return;
   }
-  _Alignas(8) unsigned char memory[ATTN_ROW_MAX * sizeof(float)];
   int64_t block = slot / view->block_size;
   int64_t offset = slot % view->block_size;
-  for (int64_t h = 0; h < view->k.shape[1]; h++) {
-    attn_cpu_source k = {.row = token_row(&view->k, token, h)};
-    attn_cpu_source v = {.row = token_row(&view->v, token, h)};
-    attn_row k_row = attn_row_at(&view->k_rows, &view->k_cache, block, offset, h);
-    attn_row v_row = attn_row_at(&view->v_rows, &view->v_cache, block, offset, h);
-    if (view->rotary != ATTN_ROTARY_NONE) {
-      attn_cpu_rotate(job->table, view, token, &k, memory);
-    }
-    attn_cpu_put_row(job->table, &view->k_rows, view->k_cache.dtype, &k_row, &k);
-    attn_cpu_put_row(job->table, &view->v_rows, view->v_cache.dtype, &v_row, &v);
+  if (view->rotary != ATTN_ROTARY_NONE) {
+    write_rotated(job, block, offset, token);
+  } else {
+    write_one(job, &job->k_copies, &view->k_cache, &view->k_rows, &view->k, block, offset, token);
   }
-  for (int64_t h = 0; view->q.ndim > 0 && h < view->q.shape[1]; h++) {
-    attn_cpu_source q = {.row = token_row(&view->q, token, h)};
-    attn_cpu_elements out = token_row(&view->q_out, token, h);
-    attn_cpu_rotate(job->table, view, token, &q, memory);
-    attn_cpu_move_elements(job->table, out, q.rotated, q.rotary_dim);
-    if (out.data != q.row.data && !attn_fault(ATTN_FAULT_ROTARY_REST)) {
-      out.data += q.rotary_dim * out.stride;
-      q.row.data += q.rotary_dim * q.row.stride;
-      attn_cpu_move_elements(job->table, out, q.row, view->q.shape[2] - q.rotary_dim);
-    }
-  }
+  write_one(job, &job->v_copies, &view->v_cache, &view->v_rows, &view->v, block, offset, token);
 }
 
 static void write_thread(void *argument, size_t thread) {
@@ -88,6 +111,8 @@ attn_status attn_cpu_cache_write(const attn_context *context, const attn_write_v
   write_job job;
   job.table = context->table;
   job.view = view;
+  job.k_copies = attn_cpu_copies_of(&view->k, &view->k_cache, &view->k_rows);
+  job.v_copies = attn_cpu_copies_of(&view->v, &view->v_cache, &view->v_rows);
   atomic_init(&job.next, 0);
   if (view->num_slots <= TOKENS) {
     write_thread(&job, 0); /* waking threads would cost more */
@@ -102,6 +127,7 @@ attn_status attn_cpu_cache_write(const attn_context *context, const attn_write_v
 typedef struct gather_job {
   const attn_cpu_table *table;
   const attn_gather_view *view;
+  attn_cpu_copies k_copies, v_copies;
   atomic_llong next;
 } gather_job;
 
@@ -123,14 +149,20 @@ static void clear_row(attn_cpu_elements dst, int64_t size) {
 }
 
 /* One position of K or of V, all heads. */
-static void gather_one(const gather_job *job, const attn_view *pool, const attn_rows *rows, const attn_view *out,
-                       int64_t block, int64_t offset, int64_t row) {
+static void gather_one(const gather_job *job, const attn_cpu_copies *copies, const attn_view *pool,
+                       const attn_rows *rows, const attn_view *out, int64_t block, int64_t offset, int64_t row) {
+  if (copies->bytes > 0 && block >= 0) {
+    attn_cpu_copy(copies, out->data + row * out->stride[0], out->stride[1],
+                  pool->data + block * pool->stride[0] + offset * pool->stride[1], pool->stride[2]);
+    return;
+  }
   for (int64_t h = 0; out->ndim > 0 && h < out->shape[1]; h++) {
+    attn_cpu_elements to = token_row(out, row, h);
     if (block < 0) {
-      clear_row(token_row(out, row, h), out->shape[2]);
+      clear_row(to, out->shape[2]);
     } else {
       attn_row from = attn_row_at(rows, pool, block, offset, h);
-      attn_cpu_get_row(job->table, token_row(out, row, h), rows, pool->dtype, &from);
+      attn_cpu_get_row(job->table, &to, rows, pool->dtype, &from);
     }
   }
 }
@@ -143,8 +175,9 @@ static void gather_seq(const gather_job *job, int64_t seq, int64_t first_row) {
     int64_t source = attn_fault(ATTN_FAULT_GATHER_START) ? p - start : p;
     int64_t block = block_at(view, seq, source / view->block_size);
     int64_t offset = source % view->block_size;
-    gather_one(job, &view->k_cache, &view->k_rows, &view->k, block, offset, first_row + p - start);
-    gather_one(job, &view->v_cache, &view->v_rows, &view->v, block, offset, first_row + p - start);
+    int64_t row = first_row + p - start;
+    gather_one(job, &job->k_copies, &view->k_cache, &view->k_rows, &view->k, block, offset, row);
+    gather_one(job, &job->v_copies, &view->v_cache, &view->v_rows, &view->v, block, offset, row);
   }
 }
 
@@ -168,6 +201,8 @@ attn_status attn_cpu_cache_gather(const attn_context *context, const attn_gather
   gather_job job;
   job.table = context->table;
   job.view = view;
+  job.k_copies = attn_cpu_copies_of(&view->k, &view->k_cache, &view->k_rows);
+  job.v_copies = attn_cpu_copies_of(&view->v, &view->v_cache, &view->v_rows);
   atomic_init(&job.next, 0);
   attn_threads_run(&context->threads, gather_thread, &job);
   return ATTN_OK;
@@ -205,7 +240,7 @@ static void requantise_row(const requantise_job *job, const attn_row *to, const 
     source_rows.size = target_rows.size = attn_min(size - begin, ATTN_ROW_MAX);
     source.codes += begin * source.code_stride; /* only rows without a scale of their own have a second part */
     target.codes += begin * target.code_stride;
-    attn_cpu_get_row(job->table, row, &source_rows, view->map.source.dtype, &source);
+    attn_cpu_get_row(job->table, &row, &source_rows, view->map.source.dtype, &source);
     attn_cpu_put_row(job->table, &target_rows, view->map.target.dtype, &target, &part);
     if (attn_fault(ATTN_FAULT_REQUANTISE_SCALE)) {
       keep_scale(view, &target, &source);

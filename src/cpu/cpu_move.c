@@ -10,17 +10,33 @@
 #include "core/fault.h"
 #include "core/quantise.h"
 #include "core/rotary.h"
+#include "cpu/generic/vec4.h"
 
 #define PART 64 /* elements converted at a time */
 
-static void copy_row(attn_cpu_elements dst, attn_cpu_elements src, int32_t size) {
-  size_t element = attn_dtype_bytes(src.dtype);
-  if (dst.stride == (int64_t)element && src.stride == (int64_t)element) {
-    memcpy(dst.data, src.data, (size_t)size * element);
+attn_cpu_copies attn_cpu_copies_of(const attn_view *tensor, const attn_view *pool, const attn_rows *rows) {
+  attn_cpu_copies copies = {0, 0};
+  int64_t element = (int64_t)attn_dtype_bytes(tensor->dtype);
+  if (tensor->ndim == 0 || rows->facts->scale != ATTN_SCALE_NONE || tensor->dtype != pool->dtype ||
+      tensor->stride[2] != element || pool->stride[3] != element) {
+    return copies;
+  }
+  int64_t row = rows->size * element;
+  int64_t heads = tensor->shape[1];
+  int is_joined = tensor->stride[1] == row && pool->stride[2] == row;
+  copies.bytes = (size_t)(is_joined ? row * heads : row);
+  copies.count = is_joined ? 1 : heads;
+  return copies;
+}
+
+static void copy_elements(const attn_cpu_elements *dst, const attn_cpu_elements *src, int64_t size) {
+  size_t element = attn_dtype_bytes(src->dtype);
+  if (size > 0 && dst->stride == (int64_t)element && src->stride == (int64_t)element) {
+    memcpy(dst->data, src->data, (size_t)size * element);
     return;
   }
-  for (int32_t i = 0; i < size; i++) {
-    memcpy(dst.data + i * dst.stride, src.data + i * src.stride, element);
+  for (int64_t i = 0; i < size; i++) {
+    memcpy(dst->data + i * dst->stride, src->data + i * src->stride, element);
   }
 }
 
@@ -39,29 +55,21 @@ static void drop_infinite(float *row, int64_t size) {
   }
 }
 
-void attn_cpu_move_elements(const attn_cpu_table *table, attn_cpu_elements dst, attn_cpu_elements src, int64_t size) {
-  if (dst.dtype == src.dtype) {
-    for (int64_t begin = 0; begin < size; begin += INT32_MAX) {
-      attn_cpu_elements to = {dst.data + begin * dst.stride, dst.stride, dst.dtype};
-      attn_cpu_elements from = {src.data + begin * src.stride, src.stride, src.dtype};
-      copy_row(to, from, (int32_t)attn_min(size - begin, INT32_MAX));
-    }
+void attn_cpu_move_elements(const attn_cpu_table *table, const attn_cpu_elements *dst, const attn_cpu_elements *src,
+                            int64_t size) {
+  if (dst->dtype == src->dtype) {
+    copy_elements(dst, src, size);
     return;
   }
   float part[PART];
   for (int64_t begin = 0; begin < size; begin += PART) {
     int32_t n = (int32_t)attn_min(size - begin, PART);
-    attn_cpu_load_rows(table, src.dtype, part, src.data + begin * src.stride, 0, src.stride, 1, n, n);
-    if (attn_fault(ATTN_FAULT_WRITE_ROUND) && dst.dtype == ATTN_DTYPE_BFLOAT16) {
+    attn_cpu_load_rows(table, src->dtype, part, src->data + begin * src->stride, 0, src->stride, 1, n, n);
+    if (attn_fault(ATTN_FAULT_WRITE_ROUND) && dst->dtype == ATTN_DTYPE_BFLOAT16) {
       truncate_row(part, n);
     }
-    attn_cpu_store_row(table, dst.dtype, dst.data + begin * dst.stride, dst.stride, part, 1.0f, n);
+    attn_cpu_store_row(table, dst->dtype, dst->data + begin * dst->stride, dst->stride, part, 1.0f, n);
   }
-}
-
-static attn_cpu_elements elements_from(const attn_cpu_elements *row, int64_t begin) {
-  attn_cpu_elements rest = {row->data + begin * row->stride, row->stride, row->dtype};
-  return rest;
 }
 
 static void load(const attn_cpu_table *table, float *values, const attn_cpu_elements *from, int64_t begin, int32_t n) {
@@ -72,61 +80,76 @@ static void load(const attn_cpu_table *table, float *values, const attn_cpu_elem
 
 /* Elements [begin, begin + n) of a row whose elements do not depend on each other; `from` begins with the first. */
 static void put_elements(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,
-                         int64_t begin, attn_cpu_elements from, int64_t n) {
+                         int64_t begin, const attn_cpu_elements *from, int64_t n) {
   if (rows->facts->scale == ATTN_SCALE_NONE) {
     attn_cpu_elements target = {to->codes + begin * to->code_stride, to->code_stride, pool_dtype};
-    attn_cpu_move_elements(table, target, from, n);
+    attn_cpu_move_elements(table, &target, from, n);
     return;
   }
   float part[PART];
   for (int64_t i = 0; i < n; i += PART) {
     int32_t count = (int32_t)attn_min(n - i, PART);
-    load(table, part, &from, i, count);
+    load(table, part, from, i, count);
     attn_quantise_part(rows, to, begin + i, count, part);
   }
+}
+
+/* Apart from its caller, whose small rows need no such stack. */
+static ATTN_NOINLINE void quantise_row(const attn_cpu_table *table, const attn_rows *rows, const attn_row *to,
+                                       const attn_cpu_source *from) {
+  float values[ATTN_ROW_MAX];
+  int64_t rotated = from->rotary_dim;
+  load(table, values, &from->rotated, 0, (int32_t)rotated);
+  load(table, values + rotated, &from->row, rotated, (int32_t)(rows->size - rotated));
+  if (attn_fault(ATTN_FAULT_WRITE_NAN)) {
+    drop_infinite(values, rows->size);
+  }
+  if (attn_fault(ATTN_FAULT_WRITE_PADDING)) {
+    attn_rows unpadded = *rows;
+    unpadded.separate = 1;
+    attn_quantise_row(&unpadded, to, values);
+    return;
+  }
+  attn_quantise_row(rows, to, values);
 }
 
 void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,
                       const attn_cpu_source *from) {
   int64_t rotated = from->rotary_dim;
   if (rows->facts->scale == ATTN_SCALE_ROW) {
-    float values[ATTN_ROW_MAX];
-    load(table, values, &from->rotated, 0, (int32_t)rotated);
-    load(table, values + rotated, &from->row, rotated, (int32_t)(rows->size - rotated));
-    if (attn_fault(ATTN_FAULT_WRITE_NAN)) {
-      drop_infinite(values, rows->size);
-    }
-    if (attn_fault(ATTN_FAULT_WRITE_PADDING)) {
-      attn_rows unpadded = *rows;
-      unpadded.separate = 1;
-      attn_quantise_row(&unpadded, to, values);
-      return;
-    }
-    attn_quantise_row(rows, to, values);
+    quantise_row(table, rows, to, from);
     return;
   }
-  put_elements(table, rows, pool_dtype, to, 0, from->rotated, rotated);
-  put_elements(table, rows, pool_dtype, to, rotated, elements_from(&from->row, rotated), rows->size - rotated);
+  if (rotated > 0) {
+    put_elements(table, rows, pool_dtype, to, 0, &from->rotated, rotated);
+  }
+  attn_cpu_elements rest = {from->row.data + rotated * from->row.stride, from->row.stride, from->row.dtype};
+  put_elements(table, rows, pool_dtype, to, rotated, &rest, rows->size - rotated);
 }
 
-void attn_cpu_get_row(const attn_cpu_table *table, attn_cpu_elements to, const attn_rows *rows, attn_dtype pool_dtype,
-                      const attn_row *from) {
+static ATTN_NOINLINE void dequantise_row(const attn_cpu_table *table, const attn_cpu_elements *to,
+                                         const attn_rows *rows, const attn_row *from) {
+  float values[ATTN_ROW_MAX];
+  attn_dequantise_row(rows, from, values);
+  attn_cpu_store_row(table, to->dtype, to->data, to->stride, values, 1.0f, (int32_t)rows->size);
+}
+
+void attn_cpu_get_row(const attn_cpu_table *table, const attn_cpu_elements *to, const attn_rows *rows,
+                      attn_dtype pool_dtype, const attn_row *from) {
   if (rows->facts->scale == ATTN_SCALE_NONE) {
     attn_cpu_elements source = {from->codes, from->code_stride, pool_dtype};
-    attn_cpu_move_elements(table, to, source, rows->size);
+    attn_cpu_move_elements(table, to, &source, rows->size);
     return;
   }
   if (rows->facts->scale == ATTN_SCALE_ROW) {
-    float values[ATTN_ROW_MAX];
-    attn_dequantise_row(rows, from, values);
-    attn_cpu_store_row(table, to.dtype, to.data, to.stride, values, 1.0f, (int32_t)rows->size);
+    dequantise_row(table, to, rows, from);
     return;
   }
   float part[PART];
   for (int64_t i = 0; i < rows->size; i += PART) {
     int32_t count = (int32_t)attn_min(rows->size - i, PART);
     attn_dequantise_part(rows, from, i, count, part);
-    attn_cpu_store_row(table, to.dtype, to.data + i * to.stride, to.stride, part, 1.0f, count);
+    attn_cpu_store_row(table, to->dtype, to->data + i * to->stride, to->stride, part, 1.0f, count);
   }
 }
 
