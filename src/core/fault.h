@@ -86,7 +86,7 @@
   /* Writing to them, requantising, rotary embedding. */                                                               \
   X(ATTN_FAULT_INT8_TRUNCATE, "int8_truncate", "core: int8 codes are truncated, not rounded")                          \
   X(ATTN_FAULT_SCALE_LEAST, "scale_least", "core: the floor of 1e-6 of a row's scale is dropped")                      \
-  X(ATTN_FAULT_INT4_RANGE, "int4_range", "core: the range of an int4 row is not widened to contain 0")                 \
+  X(ATTN_FAULT_INT4_RANGE, "int4_range", "the range of an int4 row is not widened to contain 0")                       \
   X(ATTN_FAULT_STATIC_RECIPROCAL, "static_reciprocal", "core: fp8(x * (1 / scale)), not fp8(x / scale)")               \
   X(ATTN_FAULT_WRITE_PADDING, "write_padding", "the bytes between codes and an inline scale are not zeroed")           \
   X(ATTN_FAULT_WRITE_NAN, "write_nan", "NaN and infinities of a row that is quantised count as 0")                     \

@@ -83,21 +83,24 @@ static void put_codes(const attn_row *to, const unsigned char *codes, int64_t n)
   }
 }
 
-static void store_codes_zero(const attn_rows *rows, const attn_row *to) {
-  int64_t bytes = attn_format_code_bytes(rows->facts, rows->size);
-  for (int64_t i = 0; i < bytes; i++) {
+/* `count` bytes from `begin` on. */
+static void store_zeros(const attn_row *to, int64_t begin, int64_t count) {
+  for (int64_t i = begin; i < begin + count; i++) {
     to->codes[i * to->code_stride] = 0;
   }
 }
 
-/* The zero bytes between the codes and an inline scale. */
-static void store_padding(const attn_rows *rows, const attn_row *to) {
-  if (!rows->separate) {
-    int64_t end = attn_format_scale_offset(rows->facts, rows->size);
-    for (int64_t i = attn_format_code_bytes(rows->facts, rows->size); i < end; i++) {
-      to->codes[i * to->code_stride] = 0;
-    }
+void attn_quantise_place(const attn_rows *rows, const attn_row *to, const unsigned char *codes, uint32_t scale_bits) {
+  int64_t bytes = attn_format_code_bytes(rows->facts, rows->size);
+  if (codes != NULL) {
+    put_codes(to, codes, bytes);
+  } else {
+    store_zeros(to, 0, bytes);
   }
+  if (!rows->separate) {
+    store_zeros(to, bytes, attn_format_scale_offset(rows->facts, rows->size) - bytes);
+  }
+  store_scale(to, scale_bits);
 }
 
 /* int8 and fp8: symmetric about 0. */
@@ -117,8 +120,7 @@ static void store_symmetric(const attn_rows *rows, const attn_row *to, const flo
       codes[i] = attn_fp8_e4m3_encode(values[i] * inverse);
     }
   }
-  put_codes(to, codes, rows->size);
-  store_scale(to, bits_of(scale));
+  attn_quantise_place(rows, to, codes, bits_of(scale));
 }
 
 /* The least and the largest of the values and 0; of NaN any. Lanes apart, since their order does not matter. */
@@ -127,7 +129,7 @@ static void find_range(const float *values, int64_t n, float *least, float *most
   float low[LANES];
   float high[LANES];
   for (int j = 0; j < LANES; j++) {
-    low[j] = high[j] = attn_fault(ATTN_FAULT_INT4_RANGE) ? values[0] : 0.0f;
+    low[j] = high[j] = 0.0f;
   }
   int64_t whole = n / LANES * LANES;
   for (int64_t i = 0; i < whole; i += LANES) {
@@ -149,18 +151,31 @@ static void find_range(const float *values, int64_t n, float *least, float *most
   }
 }
 
+int attn_quantise_int4_scale(float least, float most, float *scale, float *zero_point) {
+  float range = most - least;
+  if (!(range <= 3.402823466e38f)) {
+    return 0;
+  }
+  *scale = range / 15.0f;
+  *scale = *scale > LEAST_SCALE ? *scale : LEAST_SCALE;
+  *zero_point = (float)rha(-least / *scale, 0.0f, 15.0f);
+  return 1;
+}
+
+uint32_t attn_quantise_int4_bits(float scale, float zero_point) {
+  return (bits_of(scale) & ~INT4_ZERO_POINT) | (uint32_t)zero_point;
+}
+
 /* int4 of a rotated row. 0: its range is not finite. */
 static int store_int4(const attn_rows *rows, const attn_row *to, const float *values) {
   float least;
   float most;
+  float scale;
+  float zero_point;
   find_range(values, rows->size, &least, &most);
-  float range = most - least;
-  if (absmax_bits(values, rows->size) >= 0x7F800000u || !(range <= 3.402823466e38f)) {
+  if (absmax_bits(values, rows->size) >= 0x7F800000u || !attn_quantise_int4_scale(least, most, &scale, &zero_point)) {
     return 0;
   }
-  float scale = range / 15.0f;
-  scale = scale > LEAST_SCALE ? scale : LEAST_SCALE;
-  float zero_point = (float)rha(-least / scale, 0.0f, 15.0f);
   float inverse = 1.0f / scale;
   unsigned char codes[ATTN_ROW_MAX + 1];
   for (int64_t i = 0; i < rows->size; i++) {
@@ -172,15 +187,13 @@ static int store_int4(const attn_rows *rows, const attn_row *to, const float *va
   for (int64_t i = 0; i < bytes; i++) {
     pairs[i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
   }
-  put_codes(to, pairs, bytes);
-  store_scale(to, (bits_of(scale) & ~INT4_ZERO_POINT) | (uint32_t)zero_point);
+  attn_quantise_place(rows, to, pairs, attn_quantise_int4_bits(scale, zero_point));
   return 1;
 }
 
 void attn_quantise_row(const attn_rows *rows, const attn_row *to, float *values) {
   uint32_t absmax = absmax_bits(values, rows->size);
   int finite = absmax < 0x7F800000u;
-  store_padding(rows, to);
   if (finite && rows->facts->rotated) {
     attn_rotation_apply(values, rows->size);
     finite = store_int4(rows, to, values);
@@ -188,8 +201,7 @@ void attn_quantise_row(const attn_rows *rows, const attn_row *to, float *values)
     store_symmetric(rows, to, values, absmax);
   }
   if (!finite) {
-    store_codes_zero(rows, to);
-    store_scale(to, ATTN_ROW_NAN_BITS);
+    attn_quantise_place(rows, to, NULL, ATTN_ROW_NAN_BITS);
   }
 }
 

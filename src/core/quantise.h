@@ -33,6 +33,16 @@ void attn_quantise_row(const attn_rows *rows, const attn_row *to, float *values)
 /* ATTN_SCALE_STATIC: store the elements [begin, begin + n). */
 void attn_quantise_part(const attn_rows *rows, const attn_row *to, int64_t begin, int32_t n, const float *values);
 
+/* int4: scale and zero point (a whole number) of a rotated row whose least and largest value and 0 lie within [least,
+   most]. 0: the range is not finite. */
+int attn_quantise_int4_scale(float least, float most, float *scale, float *zero_point);
+
+/* The bits of an int4 row's scale, which hold its zero point. */
+uint32_t attn_quantise_int4_bits(float scale, float zero_point);
+
+/* ATTN_SCALE_ROW: bring a row's code bytes, its padding and the bits of its scale to their places. Codes NULL: zeros. */
+void attn_quantise_place(const attn_rows *rows, const attn_row *to, const unsigned char *codes, uint32_t scale_bits);
+
 /* The scale of a row: 1 where none was given; for int4 with the zero point taken out of it, into *zero_point (else
    0). */
 float attn_row_scale(const attn_rows *rows, const attn_row *from, int32_t *zero_point);

@@ -58,6 +58,10 @@ static int64_t power_below(int64_t n) {
   return power;
 }
 
+uint32_t attn_rotation_signs(int64_t index) {
+  return minus[index / 32] >> (index % 32);
+}
+
 int64_t attn_rotation_block(int64_t size, int64_t begin) {
   return power_below(size - begin);
 }

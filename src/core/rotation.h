@@ -18,6 +18,9 @@
 /* The sign of element `index` < ATTN_ROW_MAX: 0, or 0x80000000 for -1, to be XORed to the element's bits. */
 uint32_t attn_rotation_sign(int64_t index);
 
+/* The signs of the elements from `index` to the next multiple of 32, the first one's the lowest bit: 1 for -1. */
+uint32_t attn_rotation_signs(int64_t index);
+
 /* A block of a row that begins at `begin`: its elements, a power of two. */
 int64_t attn_rotation_block(int64_t size, int64_t begin);
 

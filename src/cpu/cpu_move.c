@@ -94,6 +94,32 @@ static void put_elements(const attn_cpu_table *table, const attn_rows *rows, att
   }
 }
 
+/* int4: a row that holds a NaN or an infinity still does when it is rotated. */
+static void store_int4(const attn_cpu_table *table, const attn_rows *rows, const attn_row *to, float *values) {
+  int32_t size = (int32_t)rows->size;
+  unsigned char codes[ATTN_ROW_MAX / 2];
+  float least;
+  float most;
+  float scale;
+  float zero_point;
+  table->rotate(values, size);
+  table->range(values, size, &least, &most);
+  if (!attn_quantise_int4_scale(least, most, &scale, &zero_point)) {
+    attn_quantise_place(rows, to, NULL, ATTN_ROW_NAN_BITS);
+    return;
+  }
+  table->quantise_int4(codes, values, 1.0f / scale, zero_point, size);
+  attn_quantise_place(rows, to, codes, attn_quantise_int4_bits(scale, zero_point));
+}
+
+static void store_row(const attn_cpu_table *table, const attn_rows *rows, const attn_row *to, float *values) {
+  if (rows->facts->code == ATTN_CODE_INT4) {
+    store_int4(table, rows, to, values);
+  } else {
+    attn_quantise_row(rows, to, values);
+  }
+}
+
 /* Apart from its caller, whose small rows need no such stack. */
 static ATTN_NOINLINE void quantise_row(const attn_cpu_table *table, const attn_rows *rows, const attn_row *to,
                                        const attn_cpu_source *from) {
@@ -107,10 +133,10 @@ static ATTN_NOINLINE void quantise_row(const attn_cpu_table *table, const attn_r
   if (attn_fault(ATTN_FAULT_WRITE_PADDING)) {
     attn_rows unpadded = *rows;
     unpadded.separate = 1;
-    attn_quantise_row(&unpadded, to, values);
+    store_row(table, &unpadded, to, values);
     return;
   }
-  attn_quantise_row(rows, to, values);
+  store_row(table, rows, to, values);
 }
 
 void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,

@@ -54,6 +54,17 @@ typedef void attn_fp8_multiply_kernel(unsigned char *dst, const float *src, floa
 /* max_i |src[i]|; NaN if any is NaN. */
 typedef float attn_absmax_kernel(const float *src, int32_t size);
 
+/* row = its rotated form, of core/rotation.h, to the bit; size <= ATTN_ROW_MAX. */
+typedef void attn_rotate_kernel(float *row, int32_t size);
+
+/* The least and the largest of 0 and the elements; both NaN if an element is NaN or infinite. */
+typedef void attn_range_kernel(const float *src, int32_t size, float *least, float *most);
+
+/* Code i = rha(src[i] * inverse + zero_point) within [0, 15] (core/quantise.h), each operation rounded by itself; two
+   codes to a byte, the first in its low half, a spare half 0. */
+typedef void attn_quantise_int4_kernel(unsigned char *dst, const float *src, float inverse, float zero_point,
+                                       int32_t size);
+
 /* s[r][j] = scale * sum_i q[r][i] k[j][i], r < rows, j < keys. Rows of q and k are `padded` floats apart, rows of s
    ATTN_CPU_KEYS. Sums in short chains (about padded / 16 + padded / 64 additions). */
 typedef void attn_qk_kernel(float *s, const float *q, const float *k, float scale, int32_t rows, int32_t keys,
@@ -87,6 +98,9 @@ typedef struct attn_cpu_table {
   attn_fp8_divide_kernel *fp8_divide;
   attn_fp8_multiply_kernel *fp8_multiply;
   attn_absmax_kernel *absmax;
+  attn_rotate_kernel *rotate;
+  attn_range_kernel *range;
+  attn_quantise_int4_kernel *quantise_int4;
   attn_decode_kernel *decode[ATTN_CODES]; /* by attn_code; none of ATTN_CODE_FLOAT */
   attn_scale_keys_kernel *scale_keys;
   attn_qk_kernel *qk;

@@ -8,6 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 #if defined(__GNUC__)
 #define ATTN_INLINE static inline __attribute__((always_inline))
 #define ATTN_NOINLINE __attribute__((noinline))
@@ -23,11 +27,29 @@ ATTN_INLINE attn_vec4 vec4_add(attn_vec4 a, attn_vec4 b) {
 ATTN_INLINE attn_vec4 vec4_mul(attn_vec4 a, attn_vec4 b) {
   return a * b;
 }
-/* a > b ? a : b in each lane: b where either is NaN. */
+ATTN_INLINE attn_vec4 vec4_subtract(attn_vec4 a, attn_vec4 b) {
+  return a - b;
+}
+/* a > b ? a : b in each lane: b where either is NaN. x86 has an instruction with this very meaning, which gcc does not
+   find by itself. */
 ATTN_INLINE attn_vec4 vec4_max(attn_vec4 a, attn_vec4 b) {
+#if defined(__SSE__)
+  return _mm_max_ps(a, b);
+#else
   typedef int32_t mask4 __attribute__((vector_size(16)));
   mask4 greater = a > b;
   return (attn_vec4)((greater & (mask4)a) | (~greater & (mask4)b));
+#endif
+}
+/* a < b ? a : b, likewise. */
+ATTN_INLINE attn_vec4 vec4_min(attn_vec4 a, attn_vec4 b) {
+#if defined(__SSE__)
+  return _mm_min_ps(a, b);
+#else
+  typedef int32_t mask4 __attribute__((vector_size(16)));
+  mask4 less = a < b;
+  return (attn_vec4)((less & (mask4)a) | (~less & (mask4)b));
+#endif
 }
 #else
 #define ATTN_INLINE static inline
@@ -52,9 +74,21 @@ ATTN_INLINE attn_vec4 vec4_mul(attn_vec4 a, attn_vec4 b) {
   }
   return a;
 }
+ATTN_INLINE attn_vec4 vec4_subtract(attn_vec4 a, attn_vec4 b) {
+  for (int i = 0; i < 4; i++) {
+    a.lane[i] -= b.lane[i];
+  }
+  return a;
+}
 ATTN_INLINE attn_vec4 vec4_max(attn_vec4 a, attn_vec4 b) {
   for (int i = 0; i < 4; i++) {
     a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
+  }
+  return a;
+}
+ATTN_INLINE attn_vec4 vec4_min(attn_vec4 a, attn_vec4 b) {
+  for (int i = 0; i < 4; i++) {
+    a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
   }
   return a;
 }
@@ -81,6 +115,17 @@ ATTN_INLINE double vec4_sum_double(attn_vec4 v) {
   float lane[4];
   memcpy(lane, &v, sizeof lane);
   return ((double)lane[0] + lane[1]) + ((double)lane[2] + lane[3]);
+}
+
+/* The bits of a, those toggled that are set in `bits`. */
+ATTN_INLINE attn_vec4 vec4_toggle(attn_vec4 a, const uint32_t bits[4]) {
+  uint32_t lane[4];
+  memcpy(lane, &a, sizeof lane);
+  for (int i = 0; i < 4; i++) {
+    lane[i] ^= bits[i];
+  }
+  memcpy(&a, lane, sizeof a);
+  return a;
 }
 
 /* Sixteen bytes: only where the compiler shuffles by constants and a float's low half comes first in memory. */
@@ -127,10 +172,17 @@ ATTN_INLINE int bytes16_any_above(attn_bytes16 a, attn_bytes16 b, uint8_t most) 
   return (above[0] | above[1]) != 0;
 }
 
+typedef uint32_t attn_bits4 __attribute__((vector_size(16)));
+
+/* Whole numbers from lanes of 0 to 2^31 - 128, towards zero. */
+ATTN_INLINE attn_bits4 vec4_to_whole(attn_vec4 a) {
+  typedef int32_t signed4 __attribute__((vector_size(16)));
+  return (attn_bits4) __builtin_convertvector(a, signed4);
+}
+
 /* Bits of both. */
 ATTN_INLINE attn_vec4 vec4_join(attn_vec4 a, attn_vec4 b) {
-  typedef uint32_t bits4 __attribute__((vector_size(16)));
-  return (attn_vec4)((bits4)a | (bits4)b);
+  return (attn_vec4)((attn_bits4)a | (attn_bits4)b);
 }
 
 ATTN_INLINE attn_halves8 halves8_shift_signed(attn_halves8 a, int shift) {
@@ -154,5 +206,29 @@ ATTN_INLINE attn_vec4 halves8_counted(attn_halves8 a, int quarter) {
   return halves8_zip(a, exponent, quarter);
 }
 #endif
+
+/* Lane j of vector i becomes lane i of vector j. */
+ATTN_INLINE void vec4_transpose(attn_vec4 v[4]) {
+#if ATTN_HAVE_BYTES16
+  attn_vec4 low = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
+  attn_vec4 high = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
+  attn_vec4 next_low = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
+  attn_vec4 next_high = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
+  v[0] = __builtin_shufflevector(low, next_low, 0, 1, 4, 5);
+  v[1] = __builtin_shufflevector(low, next_low, 2, 3, 6, 7);
+  v[2] = __builtin_shufflevector(high, next_high, 0, 1, 4, 5);
+  v[3] = __builtin_shufflevector(high, next_high, 2, 3, 6, 7);
+#else
+  float lane[4][4];
+  float turned[4][4];
+  memcpy(lane, v, sizeof lane);
+  for (int i = 0; i < 4; i++) {
+    for (int j = 0; j < 4; j++) {
+      turned[j][i] = lane[i][j];
+    }
+  }
+  memcpy(v, turned, sizeof turned);
+#endif
+}
 
 #endif

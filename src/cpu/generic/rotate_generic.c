@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rotate_generic.c: the rotation of int4 rows (core/rotation.h), to the bit: signs, then the butterflies of steps 1, 2,
+ * 4, ... in that order, each sum rounded by itself.
+ *
+ * Sixteen elements at a time take their signs and the first four steps in registers: turned so that elements four apart
+ * lie in one vector, steps 1 and 2 are sums of vectors; turned back, steps 4 and 8 are. Beyond, two steps at a time.
+ */
+#include "core/rotation.h"
+
+#include "cpu/generic/vec4.h"
+#include "cpu/table.h"
+
+#define GROUP 16
+
+/* Signs of four elements by four bits of attn_rotation_signs(), the first element's lowest. */
+#define SIGN(bits, i) ((uint32_t)(bits) >> (i) << 31)
+#define SIGNS(bits)                                                                                                    \
+  { SIGN(bits, 0), SIGN(bits, 1), SIGN(bits, 2), SIGN(bits, 3) }
+static const uint32_t signs_of[16][4] = {SIGNS(0),  SIGNS(1),  SIGNS(2),  SIGNS(3), SIGNS(4),  SIGNS(5),
+                                         SIGNS(6),  SIGNS(7),  SIGNS(8),  SIGNS(9), SIGNS(10), SIGNS(11),
+                                         SIGNS(12), SIGNS(13), SIGNS(14), SIGNS(15)};
+
+/* (a, b) becomes (a + b, a - b). */
+ATTN_INLINE void add_subtract(attn_vec4 *a, attn_vec4 *b) {
+  attn_vec4 sum = vec4_add(*a, *b);
+  *b = vec4_subtract(*a, *b);
+  *a = sum;
+}
+
+/* Two steps of four vectors, the first between neighbours. */
+ATTN_INLINE void two_steps(attn_vec4 v[4]) {
+  add_subtract(&v[0], &v[1]);
+  add_subtract(&v[2], &v[3]);
+  add_subtract(&v[0], &v[2]);
+  add_subtract(&v[1], &v[3]);
+}
+
+/* Signs and steps 1 to 8 of sixteen elements; `signs` holds a bit for each. */
+ATTN_INLINE void first_steps(float *row, uint32_t signs) {
+  attn_vec4 v[4];
+  for (int i = 0; i < 4; i++) {
+    v[i] = vec4_toggle(vec4_load(row + 4 * i), signs_of[signs >> (4 * i) & 0xFu]);
+  }
+  vec4_transpose(v);
+  two_steps(v);
+  vec4_transpose(v);
+  two_steps(v);
+  for (int i = 0; i < 4; i++) {
+    vec4_store(row + 4 * i, v[i]);
+  }
+}
+
+/* Steps h and 2 h of n elements. */
+static void next_steps(float *row, int64_t n, int64_t h) {
+  for (int64_t i = 0; i < n; i += 4 * h) {
+    for (int64_t j = i; j < i + h; j += 4) {
+      attn_vec4 v[4] = {vec4_load(row + j), vec4_load(row + j + h), vec4_load(row + j + 2 * h),
+                        vec4_load(row + j + 3 * h)};
+      two_steps(v);
+      for (int k = 0; k < 4; k++) {
+        vec4_store(row + j + k * h, v[k]);
+      }
+    }
+  }
+}
+
+/* The last step of n elements. */
+static void last_step(float *row, int64_t n) {
+  for (int64_t j = 0; j < n / 2; j += 4) {
+    attn_vec4 a = vec4_load(row + j);
+    attn_vec4 b = vec4_load(row + j + n / 2);
+    add_subtract(&a, &b);
+    vec4_store(row + j, a);
+    vec4_store(row + j + n / 2, b);
+  }
+}
+
+/* A block of less than a group. */
+static void small_block(float *row, int64_t n, uint32_t signs) {
+  for (int64_t i = 0; i < n; i++) {
+    row[i] = (signs >> i & 1u) != 0 ? -row[i] : row[i];
+  }
+  for (int64_t h = 1; h < n; h *= 2) {
+    for (int64_t i = 0; i < n; i += 2 * h) {
+      for (int64_t j = i; j < i + h; j++) {
+        float a = row[j];
+        float b = row[j + h];
+        row[j] = a + b;
+        row[j + h] = a - b;
+      }
+    }
+  }
+}
+
+/* The block of n elements that begins at element `begin` of the row. */
+static void rotate_block(float *block, int64_t begin, int64_t n) {
+  if (n < GROUP) {
+    small_block(block, n, attn_rotation_signs(begin));
+    return;
+  }
+  for (int64_t i = 0; i < n; i += GROUP) {
+    first_steps(block + i, attn_rotation_signs(begin + i));
+  }
+  int64_t h = GROUP;
+  for (; 4 * h <= n; h *= 4) {
+    next_steps(block, n, h);
+  }
+  if (h < n) {
+    last_step(block, n);
+  }
+}
+
+void attn_rotate_f32__generic(float *row, int32_t size) {
+  for (int64_t begin = 0; begin < size;) {
+    int64_t n = attn_rotation_block(size, begin);
+    float factor = attn_rotation_factor(size, n);
+    rotate_block(row + begin, begin, n);
+    for (int64_t i = begin; factor != 1.0f && i < begin + n; i++) {
+      row[i] *= factor;
+    }
+    begin += n;
+  }
+}
