@@ -153,11 +153,28 @@ void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_d
   put_elements(table, rows, pool_dtype, to, rotated, &rest, rows->size - rotated);
 }
 
+/* Elements [begin, begin + n) as they are stored; `begin` is even. */
+static void decode(const attn_cpu_table *table, const attn_rows *rows, const attn_row *from, int64_t begin, int32_t n,
+                   float *values) {
+  int32_t zero_point;
+  float scale = attn_row_scale(rows, from, &zero_point);
+  float zero = (float)zero_point;
+  const unsigned char *codes = from->codes + attn_format_code_bytes(rows->facts, begin) * from->code_stride;
+  attn_cpu_decode_rows(table, rows->facts->code, values, codes, 0, from->code_stride, &zero, 1, n, n);
+  for (int32_t i = 0; i < n; i++) {
+    values[i] *= scale;
+  }
+}
+
 static ATTN_NOINLINE void dequantise_row(const attn_cpu_table *table, const attn_cpu_elements *to,
                                          const attn_rows *rows, const attn_row *from) {
   float values[ATTN_ROW_MAX];
-  attn_dequantise_row(rows, from, values);
-  attn_cpu_store_row(table, to->dtype, to->data, to->stride, values, 1.0f, (int32_t)rows->size);
+  int32_t size = (int32_t)rows->size;
+  decode(table, rows, from, 0, size, values);
+  if (rows->facts->rotated) {
+    table->unrotate(values, size);
+  }
+  attn_cpu_store_row(table, to->dtype, to->data, to->stride, values, 1.0f, size);
 }
 
 void attn_cpu_get_row(const attn_cpu_table *table, const attn_cpu_elements *to, const attn_rows *rows,
@@ -174,7 +191,7 @@ void attn_cpu_get_row(const attn_cpu_table *table, const attn_cpu_elements *to, 
   float part[PART];
   for (int64_t i = 0; i < rows->size; i += PART) {
     int32_t count = (int32_t)attn_min(rows->size - i, PART);
-    attn_dequantise_part(rows, from, i, count, part);
+    decode(table, rows, from, i, count, part);
     attn_cpu_store_row(table, to->dtype, to->data + i * to->stride, to->stride, part, 1.0f, count);
   }
 }

@@ -54,7 +54,8 @@ typedef void attn_fp8_multiply_kernel(unsigned char *dst, const float *src, floa
 /* max_i |src[i]|; NaN if any is NaN. */
 typedef float attn_absmax_kernel(const float *src, int32_t size);
 
-/* row = its rotated form, of core/rotation.h, to the bit; size <= ATTN_ROW_MAX. */
+/* row = its rotated form, or what it was before, as attn_rotation_apply() and attn_rotation_undo() give them, to the
+   bit; size <= ATTN_ROW_MAX. */
 typedef void attn_rotate_kernel(float *row, int32_t size);
 
 /* The least and the largest of 0 and the elements; both NaN if an element is NaN or infinite. */
@@ -99,6 +100,7 @@ typedef struct attn_cpu_table {
   attn_fp8_multiply_kernel *fp8_multiply;
   attn_absmax_kernel *absmax;
   attn_rotate_kernel *rotate;
+  attn_rotate_kernel *unrotate;
   attn_range_kernel *range;
   attn_quantise_int4_kernel *quantise_int4;
   attn_decode_kernel *decode[ATTN_CODES]; /* by attn_code; none of ATTN_CODE_FLOAT */

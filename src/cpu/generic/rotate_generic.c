@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rotate_generic.c: the rotation of int4 rows (core/rotation.h), to the bit: signs, then the butterflies of steps 1, 2,
- * 4, ... in that order, each sum rounded by itself.
+/* rotate_generic.c: the rotation of int4 rows (core/rotation.h) and back, to the bit: butterflies of steps 1, 2, 4, ...
+ * in that order, each sum rounded by itself.
  *
  * Sixteen elements at a time take their signs and the first four steps in registers: turned so that elements four apart
  * lie in one vector, steps 1 and 2 are sums of vectors; turned back, steps 4 and 8 are. Beyond, two steps at a time.
@@ -75,11 +75,8 @@ static void last_step(float *row, int64_t n) {
   }
 }
 
-/* A block of less than a group. */
-static void small_block(float *row, int64_t n, uint32_t signs) {
-  for (int64_t i = 0; i < n; i++) {
-    row[i] = (signs >> i & 1u) != 0 ? -row[i] : row[i];
-  }
+/* Of n elements, a power of two. */
+static void butterflies_of_few(float *row, int64_t n) {
   for (int64_t h = 1; h < n; h *= 2) {
     for (int64_t i = 0; i < n; i += 2 * h) {
       for (int64_t j = i; j < i + h; j++) {
@@ -92,14 +89,30 @@ static void small_block(float *row, int64_t n, uint32_t signs) {
   }
 }
 
-/* The block of n elements that begins at element `begin` of the row. */
-static void rotate_block(float *block, int64_t begin, int64_t n) {
+/* The signs of the block of n elements that begins at element `begin` of the row, a multiple of n. */
+static void apply_signs(float *block, int64_t begin, int64_t n) {
+  if (n < 4) {
+    for (int64_t i = 0; i < n; i++) {
+      block[i] = attn_rotation_sign(begin + i) != 0 ? -block[i] : block[i];
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; i += 4) {
+    vec4_store(block + i, vec4_toggle(vec4_load(block + i), signs_of[attn_rotation_signs(begin + i) & 0xFu]));
+  }
+}
+
+/* The transform of such a block, of its signed elements where `is_signed`. */
+static void transform(float *block, int64_t begin, int64_t n, int is_signed) {
   if (n < GROUP) {
-    small_block(block, n, attn_rotation_signs(begin));
+    if (is_signed) {
+      apply_signs(block, begin, n);
+    }
+    butterflies_of_few(block, n);
     return;
   }
   for (int64_t i = 0; i < n; i += GROUP) {
-    first_steps(block + i, attn_rotation_signs(begin + i));
+    first_steps(block + i, is_signed ? attn_rotation_signs(begin + i) : 0);
   }
   int64_t h = GROUP;
   for (; 4 * h <= n; h *= 4) {
@@ -110,14 +123,27 @@ static void rotate_block(float *block, int64_t begin, int64_t n) {
   }
 }
 
+static void multiply(float *block, int64_t n, float factor) {
+  for (int64_t i = 0; i < n && factor != 1.0f; i++) {
+    block[i] *= factor;
+  }
+}
+
 void attn_rotate_f32__generic(float *row, int32_t size) {
   for (int64_t begin = 0; begin < size;) {
     int64_t n = attn_rotation_block(size, begin);
-    float factor = attn_rotation_factor(size, n);
-    rotate_block(row + begin, begin, n);
-    for (int64_t i = begin; factor != 1.0f && i < begin + n; i++) {
-      row[i] *= factor;
-    }
+    transform(row + begin, begin, n, 1);
+    multiply(row + begin, n, attn_rotation_factor(size, n));
+    begin += n;
+  }
+}
+
+void attn_unrotate_f32__generic(float *row, int32_t size) {
+  for (int64_t begin = 0; begin < size;) {
+    int64_t n = attn_rotation_block(size, begin);
+    multiply(row + begin, n, 1.0f / ((float)n * attn_rotation_factor(size, n))); /* first: sums would overflow */
+    transform(row + begin, begin, n, 0);
+    apply_signs(row + begin, begin, n);
     begin += n;
   }
 }
