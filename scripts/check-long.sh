@@ -113,7 +113,7 @@ part_pool() {
 }
 
 part_tsan() {
-  local tests=(test_threads test_workspace_manager test_context) test
+  local tests=(test_threads test_workspace_manager test_context test_cases_repeats) test
   cmake --preset tsan -DATTN_BUILD_TESTS=ON --log-level=WARNING >/dev/null
   cmake --build build/tsan --target attn_cli "${tests[@]}"
   for test in "${tests[@]}"; do

@@ -249,3 +249,71 @@ void quantising_check(const quantising *q, const char *what) {
     }
   }
 }
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+static attn_plan *make_plan(const quantising *q, const quantising_call *call, int64_t tokens) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
+  attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
+  attn_plan *plan = NULL;
+  int k_apart = q->side[0].separate, v_apart = q->side[1].separate;
+  problem.num_q_heads = QUANTISING_HEADS * QUANTISING_GROUP;
+  problem.num_kv_heads = QUANTISING_HEADS;
+  problem.qk_head_size = q->side[0].size;
+  problem.v_head_size = q->side[1].size;
+  problem.q_dtype = problem.out_dtype = ATTN_DTYPE_FLOAT32;
+  problem.k_format = q->side[0].format;
+  problem.v_format = q->side[1].format;
+  problem.separate_scales = k_apart && v_apart ? ATTN_SEPARATE_BOTH
+                            : k_apart          ? ATTN_SEPARATE_K
+                            : v_apart          ? ATTN_SEPARATE_V
+                                               : ATTN_SEPARATE_NONE;
+  problem.layout = q->layout;
+  problem.block_size = QUANTISING_BLOCK;
+  problem.scale = attn_softmax_scale(q->side[0].size);
+  problem.window_left = call->window_left;
+  problem.batch_invariant = 1;
+  problem.wants_lse = 1;
+  limits.max_tokens = tokens;
+  limits.max_kv_len = QUANTISING_BLOCKS * QUANTISING_BLOCK;
+  options.backend = q->backend;
+  EXPECT_OK(attn_plan_create(q->context, &problem, &limits, &options, &plan, &why));
+  return plan;
+}
+
+void quantising_attend(const quantising *q, quantising_call *call) {
+  int32_t starts[QUANTISING_SEQS + 1] = {0};
+  int32_t heads = QUANTISING_HEADS * QUANTISING_GROUP;
+  tensor t_q, t_out, t_lse, t_table, t_starts, t_lens;
+  attn_batch batch = ATTN_BATCH_INIT;
+  attn_run_args run = ATTN_RUN_INIT;
+  guarded memory;
+  for (int32_t i = 0; i < call->num_seqs; i++) {
+    starts[i + 1] = starts[i] + call->q_len[i];
+  }
+  int64_t tokens = starts[call->num_seqs];
+  attn_plan *plan = make_plan(q, call, tokens);
+  attn_workspace workspace = workspace_make(plan, &memory);
+  tensor_3(&t_q, call->query, ATTN_DTYPE_FLOAT32, tokens, heads, q->side[0].size);
+  tensor_3(&t_out, call->out, ATTN_DTYPE_FLOAT32, tokens, heads, q->side[1].size);
+  tensor_2(&t_lse, call->lse, ATTN_DTYPE_FLOAT32, tokens, heads);
+  tensor_2(&t_table, call->table, ATTN_DTYPE_INT32, call->num_seqs, call->width);
+  tensor_1(&t_starts, starts, ATTN_DTYPE_INT32, call->num_seqs + 1);
+  tensor_1(&t_lens, call->kv_len, ATTN_DTYPE_INT32, call->num_seqs);
+  batch.query_start_loc = &t_starts.t;
+  batch.seq_lens = &t_lens.t;
+  run.unchecked = call->unchecked;
+  run.q = &t_q.t;
+  run.k_cache = &q->side[0].pool.t;
+  run.v_cache = &q->side[1].pool.t;
+  run.k_scale = q->side[0].scale_given;
+  run.v_scale = q->side[1].scale_given;
+  run.block_table = &t_table.t;
+  run.out = &t_out.t;
+  run.lse = &t_lse.t;
+  EXPECT_OK(attn_plan_schedule(plan, &batch, &workspace, &why));
+  EXPECT_OK(attn_run(plan, &run, &workspace, &why));
+  attn_plan_destroy(plan);
+  guard_free(&memory);
+}

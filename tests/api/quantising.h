@@ -54,6 +54,24 @@ void quantising_expect(quantising *q, int64_t t);
 /* Every byte of every memory is the model's. */
 void quantising_check(const quantising *q, const char *what);
 
+/* One attention call over the cache: causal, batch-invariant, QUANTISING_GROUP query heads for each KV head, float32. */
+enum { QUANTISING_GROUP = 2, QUANTISING_SEQS = 4 };
+
+typedef struct quantising_call {
+  int32_t num_seqs;
+  int32_t q_len[QUANTISING_SEQS];
+  int32_t kv_len[QUANTISING_SEQS];
+  int32_t width;  /* columns of the table */
+  int32_t *table; /* [num_seqs, width] */
+  int32_t unchecked;
+  int32_t window_left;
+  float *query; /* [tokens, QUANTISING_HEADS * QUANTISING_GROUP, K's size] */
+  float *out;   /* [tokens, the same heads, V's size] */
+  float *lse;   /* [tokens, the same heads] */
+} quantising_call;
+
+void quantising_attend(const quantising *q, quantising_call *call);
+
 /* 1 when the format has a scale per row; 1 when it has static scales. */
 int format_has_row_scale(attn_format format);
 int format_is_static(attn_format format);

@@ -29,10 +29,10 @@ void scene_pair(scene *s, attn_format k, attn_format v) {
 }
 
 void scene_scales(scene *s, int place) {
-  static const float k_statics[] = {0.25f, 4.0f, 0.5f, 0.125f}, v_statics[] = {0.5f, 0.03125f, 2.0f, 1.0f};
+  static const float k_statics[] = {0.25f, 4.0f, 0.5f, 0.125f, 1.0f}, v_statics[] = {0.5f, 0.03125f, 2.0f, 1.0f, 0.1f};
   attn_format v = s->problem.v_format != ATTN_FORMAT_AUTO ? s->problem.v_format : s->problem.k_format;
   int k_has = format_has_row_scale(s->problem.k_format), v_has = format_has_row_scale(v);
-  CHECK(s->problem.num_kv_heads <= 4, "no static scales for so many heads");
+  CHECK(s->problem.num_kv_heads <= 5, "no static scales for so many heads");
   s->problem.separate_scales = place == 0 || !(k_has || v_has) ? ATTN_SEPARATE_NONE
                                : place == 1                    ? ATTN_SEPARATE_BOTH
                                : k_has                         ? ATTN_SEPARATE_K

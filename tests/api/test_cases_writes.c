@@ -138,85 +138,39 @@ static void case_015_slot_list_shorter_or_longer_than_rows(void **state) {
 
 /* ---- 19: padding rows that share a slot (unchecked) */
 
-enum { ROW = HEADS * V_SIZE };
-
-/* A plan of one query head for each KV head over q's cache, batch-invariant. */
-static attn_plan *make_plan(const quantising *q, guarded *memory, attn_workspace *workspace) {
-  attn_problem problem = ATTN_PROBLEM_INIT;
-  attn_plan_limits limits = ATTN_PLAN_LIMITS_INIT;
-  attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
-  attn_plan *plan = NULL;
-  int k_apart = q->side[0].separate, v_apart = q->side[1].separate;
-  problem.num_q_heads = problem.num_kv_heads = HEADS;
-  problem.qk_head_size = SIZE;
-  problem.v_head_size = V_SIZE;
-  problem.q_dtype = problem.out_dtype = ATTN_DTYPE_FLOAT32;
-  problem.k_format = q->side[0].format;
-  problem.v_format = q->side[1].format;
-  problem.separate_scales = k_apart && v_apart ? ATTN_SEPARATE_BOTH
-                            : k_apart          ? ATTN_SEPARATE_K
-                            : v_apart          ? ATTN_SEPARATE_V
-                                               : ATTN_SEPARATE_NONE;
-  problem.layout = q->layout;
-  problem.block_size = BLOCK;
-  problem.scale = attn_softmax_scale(SIZE);
-  problem.batch_invariant = 1;
-  limits.max_tokens = 4;
-  limits.max_kv_len = BLOCK;
-  options.backend = q->backend;
-  EXPECT_OK(attn_plan_create(q->context, &problem, &limits, &options, &plan, &why));
-  *workspace = workspace_make(plan, memory);
-  return plan;
-}
-
-/* Rows of one token each: row i has lens[i] keys in block table[i]. */
-static void attend(quantising *q, const attn_plan *plan, const attn_workspace *workspace, int64_t rows, int32_t *lens,
-                   int32_t *table, float *out) {
-  static int32_t starts[] = {0, 1, 2, 3, 4};
-  tensor t_starts, t_lens, t_table, t_out, t_q;
-  attn_batch batch = ATTN_BATCH_INIT;
-  attn_run_args run = ATTN_RUN_INIT;
-  tensor_1(&t_starts, starts, ATTN_DTYPE_INT32, rows + 1);
-  tensor_1(&t_lens, lens, ATTN_DTYPE_INT32, rows);
-  tensor_2(&t_table, table, ATTN_DTYPE_INT32, rows, 1);
-  tensor_3(&t_q, q->side[0].values, ATTN_DTYPE_FLOAT32, rows, HEADS, SIZE);
-  tensor_3(&t_out, out, ATTN_DTYPE_FLOAT32, rows, HEADS, V_SIZE);
-  batch.query_start_loc = &t_starts.t;
-  batch.seq_lens = &t_lens.t;
-  run.unchecked = 1;
-  run.q = &t_q.t;
-  run.k_cache = &q->side[0].pool.t;
-  run.v_cache = &q->side[1].pool.t;
-  run.k_scale = q->side[0].scale_given;
-  run.v_scale = q->side[1].scale_given;
-  run.block_table = &t_table.t;
-  run.out = &t_out.t;
-  EXPECT_OK(attn_plan_schedule(plan, &batch, workspace, &why));
-  EXPECT_OK(attn_run(plan, &run, workspace, &why));
-}
+enum { Q_HEADS = HEADS * QUANTISING_GROUP, ROW = Q_HEADS * V_SIZE };
 
 /* Two steps of one real sequence (block 0) and `padding` rows of NaN that write and read the first slot of block 1. */
 static void trash_steps(float *out, const char *backend, attn_format k, attn_format v, int n, int32_t padding) {
+  static float query[4 * Q_HEADS * SIZE];
   quantising q;
-  guarded memory;
-  attn_workspace workspace;
+  uint32_t seed = 11;
+  for (int i = 0; i < 4 * Q_HEADS * SIZE; i++) {
+    query[i] = i < Q_HEADS * SIZE ? random_normal(&seed) : NAN;
+  }
   open_case(&q, backend, k, v, n);
-  attn_plan *plan = make_plan(&q, &memory, &workspace);
   spoil_rows(&q, 1);
   for (int32_t step = 0; step < 2; step++) {
-    float all[4 * ROW];
+    float all[4 * ROW], lse[4 * Q_HEADS];
     int64_t slots[4] = {step, BLOCK, BLOCK, BLOCK};
-    int32_t lens[4] = {step + 1, 1, 1, 1};
     int32_t table[4] = {0, 1, 1, 1};
+    quantising_call call = {.num_seqs = 1 + padding,
+                            .q_len = {1, 1, 1, 1},
+                            .kv_len = {step + 1, 1, 1, 1},
+                            .width = 1,
+                            .table = table,
+                            .unchecked = 1,
+                            .window_left = -1,
+                            .query = query,
+                            .out = all,
+                            .lse = lse};
     set_slots(&q, slots, 1 + padding);
     attn_cache_write_args args = quantising_write(&q);
     args.unchecked = 1;
     EXPECT_OK(attn_cache_write(q.context, &args, &why));
-    attend(&q, plan, &workspace, 1 + padding, lens, table, all);
+    quantising_attend(&q, &call);
     memcpy(out + step * ROW, all, ROW * sizeof *out);
   }
-  attn_plan_destroy(plan);
-  guard_free(&memory);
   close_case(&q);
 }
 
