@@ -123,7 +123,7 @@ static void case_102_scale_of_each_head(void **state) {
   for_each_cache(head_scales);
 }
 
-/* ---- 109, 110, 115: any head size, scales at odd bytes, grouped heads -------------------------------------------- */
+/* ---- 109, 110: any head size, scales at odd bytes ---------------------------------------------------------------- */
 
 static void size_of(const char *backend, attn_format format, int32_t size, int separate) {
   scene s;
@@ -159,6 +159,67 @@ static void case_110_scale_after_odd_bytes(void **state) {
   (void)state;
   for_each_cache(odd_bytes);
 }
+
+/* ---- 111: an inline scale makes a row of 256 codes 260 bytes: rows may be padded, or their scales lie apart -------- */
+
+static void in_one_lay(const char *backend, attn_format format, quantising_lay lay, int separate, float *out) {
+  enum { HEADS = QUANTISING_HEADS * QUANTISING_GROUP };
+  static float query[HEADS * 256];
+  float lse[HEADS];
+  int32_t table[] = {3, 1};
+  uint32_t seed = 9;
+  quantising q = {.context = open_context(1), .backend = backend, .layout = ATTN_LAYOUT_NHD};
+  for (int i = 0; i < 2; i++) {
+    q.side[i].format = format;
+    q.side[i].size = 256;
+    q.side[i].separate = separate;
+  }
+  for (int i = 0; i < HEADS * 256; i++) {
+    query[i] = random_normal(&seed);
+  }
+  quantising_open(&q, lay);
+  CHECK(q.side[0].pool.shape[3] == (format == ATTN_FORMAT_INT4_PER_TOKEN_HEAD ? 128 : 256) + (separate ? 0 : 4),
+        "a row has %d bytes", (int)q.side[0].pool.shape[3]);
+  for (int64_t t = 0; t < QUANTISING_TOKENS; t++) {
+    q.slots[t] = table[t / QUANTISING_BLOCK] * QUANTISING_BLOCK + t % QUANTISING_BLOCK;
+  }
+  attn_cache_write_args write = quantising_write(&q);
+  EXPECT_OK(attn_cache_write(q.context, &write, &why));
+  quantising_call call = {.num_seqs = 1,
+                          .q_len = {1},
+                          .kv_len = {QUANTISING_TOKENS},
+                          .width = 2,
+                          .table = table,
+                          .window_left = -1,
+                          .query = query,
+                          .out = out,
+                          .lse = lse};
+  quantising_attend(&q, &call);
+  quantising_close(&q);
+  attn_context_destroy(q.context);
+}
+
+static void lays_of_256(const char *backend, attn_format format) {
+  float inline_out[QUANTISING_HEADS * QUANTISING_GROUP * 256], out[QUANTISING_HEADS * QUANTISING_GROUP * 256];
+  if (!format_has_row_scale(format)) {
+    return;
+  }
+  in_one_lay(backend, format, LAY_COMPACT, 0, inline_out);
+  for (int lay = LAY_COMPACT; lay <= LAY_PADDED; lay++) {
+    for (int separate = 0; separate < 2; separate++) {
+      in_one_lay(backend, format, (quantising_lay)lay, separate, out);
+      CHECK(memcmp(inline_out, out, sizeof out) == 0, "lay %d, scales %s: other bits", lay,
+            separate ? "apart" : "inline");
+    }
+  }
+}
+
+static void case_111_scales_inline_or_apart(void **state) {
+  (void)state;
+  for_each_cache(lays_of_256);
+}
+
+/* ---- 115: grouped heads of 256 ---------------------------------------------------------------------------------- */
 
 static void grouped_256(const char *backend, attn_format format) {
   scene s;
@@ -397,6 +458,7 @@ int main(void) {
       cmocka_unit_test(case_102_scale_of_each_head),
       cmocka_unit_test(case_109_any_head_size),
       cmocka_unit_test(case_110_scale_after_odd_bytes),
+      cmocka_unit_test(case_111_scales_inline_or_apart),
       cmocka_unit_test(case_115_int8_values_of_256),
       cmocka_unit_test(problems),
       cmocka_unit_test(arguments),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The built-in cases as data: each row is a shape in the words of `attn explain`; rows of every format come once for
    each format that this build has. Head counts are those of models people run: 32/8 of 128 (Llama 3 8B), 9/3 of 64
-   (SmolLM2), 8/8 of 128 (no groups), 16/1 of 256 (one KV head), 12/12 of 64 (encoders). */
+   (SmolLM2), 8/8 of 128 (no groups), 16/1 of 256 (one KV head), 16/8 of 256 (rows that an inline scale makes longer
+   than a power of two: what scales apart save), 12/12 of 64 (encoders). */
 #include <stdarg.h>
 #include <string.h>
 
@@ -25,8 +26,10 @@ typedef struct case_row {
   int block_size;
   attn_format format;
   int every_format;
-  const char *extra; /* words and name of a feature, or "" */
+  const char *extra; /* words and name of a feature, or ""; SEPARATE: the scales lie apart */
 } case_row;
+
+#define SEPARATE "+separate_scales"
 
 static const case_row rows[] = {
     {DECODE, 32, 8, 128, 8, 1, 1024, 64, ATTN_FORMAT_AUTO, 1, ""},
@@ -37,6 +40,8 @@ static const case_row rows[] = {
     {DECODE, 8, 8, 128, 8, 1, 1024, 64, ATTN_FORMAT_BFLOAT16, 0, ""},
     {DECODE, 9, 3, 64, 32, 1, 512, 64, ATTN_FORMAT_BFLOAT16, 0, ""},
     {DECODE, 16, 1, 256, 8, 1, 1024, 64, ATTN_FORMAT_BFLOAT16, 0, ""},
+    {DECODE, 16, 8, 256, 8, 1, 1024, 64, ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 0, ""},
+    {DECODE, 16, 8, 256, 8, 1, 1024, 64, ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 0, SEPARATE},
     {EXTEND, 32, 8, 128, 4, 8, 1024, 64, ATTN_FORMAT_BFLOAT16, 0, ""},
     {MIXED, 9, 3, 64, 8, 1, 1024, 64, ATTN_FORMAT_BFLOAT16, 0, ""},
     {PREFILL, 32, 8, 128, 1, 256, 256, 64, ATTN_FORMAT_BFLOAT16, 0, ""},
@@ -45,6 +50,8 @@ static const case_row rows[] = {
     {CROSS, 8, 8, 64, 4, 32, 512, 0, ATTN_FORMAT_FLOAT32, 0, ""},
     {WRITE, 0, 8, 128, 1, 64, 64, 16, ATTN_FORMAT_AUTO, 1, ""},
     {GATHER, 0, 8, 128, 2, 0, 32, 16, ATTN_FORMAT_AUTO, 1, ""},
+    {GATHER, 0, 8, 256, 2, 0, 512, 16, ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 0, ""},
+    {GATHER, 0, 8, 256, 2, 0, 512, 16, ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 0, SEPARATE},
     {COPY, 0, 8, 128, 1, 0, 256, 16, ATTN_FORMAT_BFLOAT16, 0, ""},
     {MERGE, 32, 32, 128, 4, 16, 0, 0, ATTN_FORMAT_FLOAT32, 0, ""},
     {MERGE, 32, 32, 128, 4, 16, 0, 0, ATTN_FORMAT_BFLOAT16, 0, ""},
@@ -74,7 +81,11 @@ static const char *type_beside(attn_format format) {
                                                     : ATTN_DTYPE_BFLOAT16);
 }
 
-/* Both pools with `blocks` blocks. 0 for a format that a pool of K and V cannot have. */
+static int is_separate(const case_row *row) {
+  return strcmp(row->extra, SEPARATE) == 0;
+}
+
+/* Both pools with `blocks` blocks, and the scales apart. 0 for a format that a pool of K and V cannot have. */
 static int add_pools(bench_case *c, const case_row *row, attn_format format, int blocks) {
   attn_cache_desc desc = ATTN_CACHE_DESC_INIT;
   attn_cache_info info = ATTN_CACHE_INFO_INIT;
@@ -84,6 +95,7 @@ static int add_pools(bench_case *c, const case_row *row, attn_format format, int
   desc.block_size = row->block_size;
   desc.num_kv_heads = row->kv_heads;
   desc.head_size = row->size;
+  desc.separate_scales = is_separate(row) ? ATTN_SEPARATE_BOTH : ATTN_SEPARATE_NONE;
   if (attn_cache_describe(&desc, &info, &message) != ATTN_OK) {
     return 0;
   }
@@ -92,8 +104,13 @@ static int add_pools(bench_case *c, const case_row *row, attn_format format, int
     add(c, "%s=%s[%lld,%lld,%lld,%lld]", i == 0 ? "k_cache" : "v_cache", st_name_of(info.k.dtype), (long long)shape[0],
         (long long)shape[1], (long long)shape[2], (long long)shape[3]);
   }
+  for (int i = 0; i < 2 && is_separate(row); ++i) {
+    const int64_t *shape = info.k_scale.shape;
+    add(c, "%s=F32[%lld,%lld,%lld]", i == 0 ? "k_scale" : "v_scale", (long long)shape[0], (long long)shape[1],
+        (long long)shape[2]);
+  }
   if (!is_float(format)) {
-    add(c, "cache_format=%s", attn_format_name(format));
+    add(c, "cache_format=%s%s", attn_format_name(format), is_separate(row) ? SEPARATE : "");
   }
   if (info.k.dtype == ATTN_DTYPE_UINT8 && row->kind != WRITE) { /* whose rows do not say it */
     add(c, "v_head_size=%d", row->size);
@@ -226,7 +243,7 @@ static int make_case(bench_case *c, const case_row *row, attn_format format) {
   if (!make_words(c, row, format)) {
     return 0;
   }
-  if (row->extra[0] != '\0') {
+  if (row->extra[0] != '\0' && !is_separate(row)) {
     add(c, "%s", row->extra);
   }
   if (row->q_heads > 0) {
