@@ -1,11 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 # Folders to object libraries. Each object library exists once as it is shipped and, where the tests want it, once more
 # with the suffix _faulty, compiled with ATTN_TEST_FAULTS=1: the test-only build whose faults `attn check` must catch.
-# It is made in optimised builds only, where many thousand cases are cheap.
+# It is made in optimised builds only, where many thousand cases are cheap. It holds only the sources that plant a fault
+# or read one, by themselves or through a header; attn_variant_objects() fills it up with the shipped objects.
 set(ATTN_FAULTY OFF)
 if(ATTN_BUILD_TESTS AND NOT ATTN_SANITIZE)
   set(ATTN_FAULTY ON)
 endif()
+
+# The headers that plant faults, found by their text, and those that include them.
+set(attn_fault_words "attn_fault\\(|attn_fault_set\\(|ATTN_TEST_FAULTS|core/fault\\.h")
+file(GLOB_RECURSE attn_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.h" "${PROJECT_SOURCE_DIR}/tests/check/*.h"
+     "${PROJECT_SOURCE_DIR}/tools/*.h")
+set(attn_fault_pattern "${attn_fault_words}")
+set(attn_headers_left ${attn_headers})
+set(attn_found TRUE)
+while(attn_found)
+  set(attn_found FALSE)
+  foreach(header IN LISTS attn_headers_left)
+    file(READ "${header}" text)
+    if(text MATCHES "${attn_fault_pattern}")
+      cmake_path(GET header FILENAME file)
+      string(REPLACE "." "\\." file "${file}")
+      string(APPEND attn_fault_pattern "|[\"/]${file}\"")
+      list(REMOVE_ITEM attn_headers_left "${header}")
+      set(attn_found TRUE)
+    endif()
+  endforeach()
+endwhile()
+
+# attn_faulty_sources(OUT s...): those of the sources that differ in the faulty variant.
+function(attn_faulty_sources out)
+  set(chosen)
+  foreach(source IN LISTS ARGN)
+    file(READ "${source}" text)
+    if(text MATCHES "${attn_fault_pattern}")
+      list(APPEND chosen "${source}")
+    endif()
+  endforeach()
+  set(${out} ${chosen} PARENT_SCOPE)
+endfunction()
 
 # attn_objects(NAME FOLDERS f... INCLUDES i... LIBS l... OPTIONS o...): the *.c files of the folders become the object
 # library NAME (nothing, if there are none). Headers come from include/ (the public ones), src/ ("core/x.h") and
@@ -22,9 +56,15 @@ function(attn_objects name)
   endif()
   set(variants "${name}")
   if(ATTN_FAULTY)
-    list(APPEND variants "${name}_faulty")
+    attn_faulty_sources(faulty ${sources})
+    if(faulty)
+      list(APPEND variants "${name}_faulty")
+    endif()
   endif()
   foreach(variant IN LISTS variants)
+    if(variant MATCHES "_faulty$")
+      set(sources ${faulty})
+    endif()
     add_library(${variant} OBJECT ${sources})
     target_include_directories(${variant} PUBLIC "${PROJECT_SOURCE_DIR}/include" PRIVATE "${PROJECT_SOURCE_DIR}/src"
                                ${arg_INCLUDES})
@@ -34,4 +74,25 @@ function(attn_objects name)
       target_compile_definitions(${variant} PRIVATE ATTN_TEST_FAULTS=1)
     endif()
   endforeach()
+endfunction()
+
+# attn_variant_objects(OUT NAME SUFFIX): the objects of NAME; of the faulty variant the faulty ones, and for the sources
+# that it does not have those as shipped.
+function(attn_variant_objects out name suffix)
+  set(objects)
+  if(TARGET ${name})
+    set(objects $<TARGET_OBJECTS:${name}>)
+    if(suffix AND TARGET ${name}${suffix})
+      get_target_property(sources ${name}${suffix} SOURCES)
+      set(files)
+      foreach(source IN LISTS sources)
+        cmake_path(GET source FILENAME file)
+        string(REPLACE "." "\\." file "${file}")
+        list(APPEND files "${file}")
+      endforeach()
+      list(JOIN files "|" files)
+      set(objects "$<FILTER:${objects},EXCLUDE,/(${files})\\.o>" $<TARGET_OBJECTS:${name}${suffix}>)
+    endif()
+  endif()
+  set(${out} ${objects} PARENT_SCOPE)
 endfunction()
