@@ -51,4 +51,4 @@ endif()
 
 # What the kernels of src/cpu get on top, and what the loops get that measure this machine's limits for comparison:
 # no errno, no floating-point traps, and the optimiser's higher level in a release build.
-set(ATTN_KERNEL_OPTIONS -fno-math-errno -fno-trapping-math "$<$<CONFIG:Release>:-O3>")
+set(ATTN_KERNEL_OPTIONS -fno-math-errno -fno-trapping-math "$<$<CONFIG:Release>:-O3>" "$<$<CONFIG:Debug>:-O2>")

@@ -7,9 +7,11 @@ cd "$(dirname "$0")/.."
 
 parts=(
   "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
-  "check-release: every backend against the reference, 5000 cases of the release build"
+  "check-release: every backend against the reference, 40000 cases of the release build"
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
-  "geometry: one pool of pages for four groups of layers, 100000 steps, and block managers against models"
+  "faults: each planted fault of the test-only build among cases of any kind, 2000 at most"
+  "full: the quick tests of a sanitized build, none of their loops shortened, and uses of a stack after return found"
+  "geometry: one pool of pages for four groups of layers, 100000 steps, and a pool of groups against its model"
   "speed: decode as a fraction of this machine's limits, one thread and two; wants a quiet machine"
   "bench: every case of attn bench twice, the fractions within 10 % of each other; wants a quiet machine"
   "serving: attn-lm with a quarter of the blocks that 64 prompts need, and 20000 random schedules"
@@ -27,12 +29,12 @@ parts=(
 
 part_check_sanitized() {
   scripts/build.sh dev attn_cli
-  build/dev/bin/attn check --backend all --cases 20000 --seed 7
+  ASAN_OPTIONS=detect_stack_use_after_return=1 build/dev/bin/attn check --backend all --cases 20000 --seed 7
 }
 
 part_check_release() {
   scripts/build.sh release attn_cli
-  build/release/bin/attn check --backend all --cases 5000 --seed 7
+  build/release/bin/attn check --backend all --cases 40000 --seed 7
 }
 
 part_pairs() {
@@ -40,11 +42,22 @@ part_pairs() {
   build/release/bin/attn check --backend all --cases 20000 --seed 7 --pairs
 }
 
+part_faults() {
+  scripts/build.sh release attn_faulty
+  build/release/bin/attn-faulty check --fault all --cases 2000 --seed 7
+}
+
+part_full() {
+  cmake --preset dev -B build/full -DATTN_TEST_FULL=ON --log-level=WARNING >/dev/null
+  cmake --build build/full
+  ATTN_MODEL=$(scripts/fetch-model.sh) ctest --test-dir build/full --label-regex '^quick$' --output-on-failure \
+    --parallel "$(nproc)"
+}
+
 part_geometry() {
-  scripts/build.sh release test_geometry_pool test_pool_groups_model test_pool_model
+  scripts/build.sh release test_geometry_pool test_pool_groups_model
   ATTN_GEOMETRY_STEPS=100000 build/release/tests/test_geometry_pool
   ATTN_POOL_OPERATIONS=1000000 build/release/tests/test_pool_groups_model
-  ATTN_POOL_OPERATIONS=1000000 build/release/tests/test_pool_model
 }
 
 part_speed() {
@@ -61,7 +74,8 @@ part_bench() {
 }
 
 part_serving() {
-  scripts/build.sh release attn_lm golden_text_serving test_lm_schedule
+  scripts/build.sh release attn_lm golden_text golden_text_serving test_lm_schedule
+  ATTN_LM_BIN=build/release/bin/attn-lm ATTN_MODEL=$(scripts/fetch-model.sh) build/release/tests/golden_text all
   ATTN_LM_BIN=build/release/bin/attn-lm ATTN_MODEL=$(scripts/fetch-model.sh) build/release/tests/golden_text_serving all
   build/release/tests/test_lm_schedule 20000
 }

@@ -5,6 +5,12 @@
 #include <string.h>
 
 #include "scene.h"
+#include "test_counts.h"
+
+/* Long problems, of which a sanitized tree has time for every third pair. */
+static int is_left_out(attn_format k, attn_format v) {
+  return ((int)k + (int)v) % test_count(1, 3) != 0;
+}
 
 /* ---- 75: query heads have to be a multiple of KV heads */
 
@@ -38,6 +44,9 @@ static void case_075_query_heads_not_divisible(void **state) {
    where K and V differ. */
 static void image_attention(const char *backend, attn_format k, attn_format v) {
   int is_codes = k > ATTN_FORMAT_BFLOAT16 || k != v;
+  if (is_left_out(k, v)) {
+    return;
+  }
   for (int source = is_codes; source < 2; source++) {
     scene s;
     scene_init(&s, 1, 1, 72, 72);
@@ -142,6 +151,9 @@ static void huge_page(const char *backend, attn_format k, attn_format v) {
   static const int32_t sizes[] = {16, 2048};
   uint64_t on_chip[2];
   uint64_t bytes[2];
+  if (is_left_out(k, v)) {
+    return;
+  }
   for (size_t i = 0; i < 2; i++) {
     attn_explanation explanation = ATTN_EXPLANATION_INIT;
     scene s;

@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "quantising.h"
+#include "test_counts.h"
 
-enum { TOKENS = 36, HEADS = 2, Q_HEADS = 4, SIZE = 40, V_SIZE = 24, BLOCK = 12, BLOCKS = 5, REPEATS = 200 };
+enum { TOKENS = 36, HEADS = 2, Q_HEADS = 4, SIZE = 40, V_SIZE = 24, BLOCK = 12, BLOCKS = 5 };
 
 typedef struct repeated {
   attn_context *context;
@@ -129,7 +130,7 @@ static void repeat(const char *backend, attn_format k, attn_format v, int32_t se
   static repeated r;
   static float first[TOKENS * Q_HEADS * V_SIZE], first_lse[TOKENS * Q_HEADS];
   attn_cache_desc desc = ATTN_CACHE_DESC_INIT;
-  int repeats = strcmp(backend, "REFERENCE") == 0 ? 2 : REPEATS; /* one thread, and slow */
+  int repeats = strcmp(backend, "REFERENCE") == 0 ? 2 : test_count(200, 40); /* one thread, and slow */
   memset(&r, 0, sizeof r);
   desc.k_format = k;
   desc.v_format = v;

@@ -294,6 +294,10 @@ static void test_flags(void **state) {
   assert_true(fixture_one_line(&files.fix));
   assert_int_equal(fixture_run(&files.fix, "check", "--executor", "pool", NULL), 2);
   assert_true(fixture_one_line(&files.fix) && strstr(files.fix.err, "--executor 'pool'") != NULL);
+  assert_int_equal(fixture_run(&files.fix, "check", "--with", "layout=nchw", NULL), 2);
+  assert_true(fixture_one_line(&files.fix) && strstr(files.fix.err, "--with 'layout=nchw'") != NULL);
+  assert_int_equal(fixture_run(&files.fix, "check", "--with", "op=merge", "--op", "cache_copy", NULL), 2);
+  assert_true(fixture_one_line(&files.fix) && strstr(files.fix.err, "--with and --op") != NULL);
   assert_int_equal(fixture_run(&files.fix, "walk", NULL), 2);
   assert_true(fixture_one_line(&files.fix));
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "scene.h"
+#include "test_counts.h"
 
 static int32_t draw(uint32_t *state, int32_t count) {
   return (int32_t)(random_bits(state) % (uint32_t)count);
@@ -101,7 +102,7 @@ static void draw_extras(scene *s, uint32_t *state) {
 }
 
 static void all_features(const char *backend, attn_format format) {
-  for (uint32_t seed = 1; seed <= 150; seed++) {
+  for (uint32_t seed = 1; seed <= (uint32_t)test_count(150, 50); seed++) {
     uint32_t state = seed * 2654435761u + (uint32_t)format;
     char label[96];
     scene s;

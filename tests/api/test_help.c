@@ -286,6 +286,14 @@ static void test_json_of_check(void **state) {
     assert_true(item(backend, "worst_out")->valuedouble > 0 && item(backend, "worst_out")->valuedouble <= 1);
   }
   cJSON_Delete(answer);
+  char *merges[] = {"check",  "--cases", "6",      "--with", "op=merge", "--with", "parts=17",
+                    "--with", "parts=5", "--jobs", "1",      "--json",   NULL};
+  answer = answer_of(&pages[3], merges);
+  assert_true(item(answer, "cases")->valuedouble == 6 && item(answer, "failed")->valuedouble == 0);
+  cJSON_ArrayForEach(backend, item(answer, "backends")) {
+    assert_true(item(backend, "worst_out")->valuedouble == 0 && item(backend, "worst_merge_out")->valuedouble > 0);
+  }
+  cJSON_Delete(answer);
   fixture_run(&fix, "check", "--list-options", "--json", NULL);
   answer = cJSON_Parse(fix.out);
   assert_non_null(answer);

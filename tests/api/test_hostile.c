@@ -10,6 +10,7 @@
 #include "hostile.h"
 #include "merging.h"
 #include "scene.h"
+#include "test_counts.h"
 
 /* ---- Problems, limits, options: every int32 and float of the struct may be anything */
 
@@ -104,7 +105,7 @@ static void hostile_lists(const char *backend, attn_format format) {
   static const int32_t kv_len[] = {70, 9, 40};
   static const int32_t ranges[] = {0, 5, 7, 7, 3, 9, 30, 50, 0, 0, 10, 20};
   static const int32_t causal[] = {1, 0, 1};
-  for (uint32_t seed = 1; seed <= 400; seed++) {
+  for (uint32_t seed = 1; seed <= (uint32_t)test_count(400, 150); seed++) {
     uint32_t state = seed * 40503u + (uint32_t)format;
     scene s;
     scene_init(&s, 4, 2, 16, 16);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "scene.h"
+#include "test_counts.h"
 
 enum { GROUP = 2, HQ = 4, D = 24, LEN = 1100, ROW = HQ * D };
 
@@ -63,9 +64,12 @@ static void last_row(float *bits, const char *backend, attn_format k, attn_forma
 
 /* Settings that are left out for their time. Of long prefills one is enough over codes, of the slow backend and of the
    second feature; over codes that feature has three settings. The slow backend, in which nothing depends on neighbours
-   or threads, has less to show beyond float32. */
+   or threads, has less to show beyond float32. A sanitized tree tries each setting with every third pair over codes. */
 static int is_left_out(const char *backend, attn_format k, attn_format v, int feature, const setting *t, size_t index) {
   int slow = strcmp(backend, "REFERENCE") == 0, codes = v != k || k > ATTN_FORMAT_BFLOAT16;
+  if (codes && ((int)index + (int)k + (int)v) % test_count(1, 3) != 0) {
+    return 1;
+  }
   if (slow && k + v > 2 * ATTN_FORMAT_FLOAT32 && (feature == 1 || t->rows > 5 || t->others > 3)) {
     return 1;
   }
@@ -85,10 +89,13 @@ static void in_every_setting(const char *backend, attn_format k, attn_format v) 
     float first[ROW + HQ];
     float again[ROW + HQ];
     const setting alone = {1, 0, 0, 1, 0, 0};
-    last_row(first, backend, k, v, feature, &alone);
+    int tried = 0;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
       if (is_left_out(backend, k, v, feature, &settings[i], i)) {
         continue;
+      }
+      if (tried++ == 0) {
+        last_row(first, backend, k, v, feature, &alone);
       }
       last_row(again, backend, k, v, feature, &settings[i]);
       CHECK(same_bits(first, again, ROW + HQ), "setting %d, feature %d gives other bits", (int)i, feature);

@@ -18,6 +18,7 @@
 
 #include "generate.h"
 #include "harness.h"
+#include "test_counts.h"
 
 #define LAYERS 2
 #define HEADS 2
@@ -431,7 +432,7 @@ static void test_formats(void **state) {
                                       "int4_per_token_head",
                                       "int4_per_token_head+separate_scales"};
   enum { NAMES = sizeof names / sizeof names[0] };
-  for (int i = 0; i < NAMES * NAMES; i++) {
+  for (int i = 0; i < NAMES * NAMES; i += test_count(1, 3)) { /* by 3: each is still met on both sides */
     char name[128];
     (void)snprintf(name, sizeof name, "%s,%s", names[i / NAMES], names[i % NAMES]);
     scene *s = new_scene(4, 12, 8, 32);
@@ -501,7 +502,7 @@ static void fuzz_scene(uint64_t seed, int32_t threads, generate_sharing *sum) {
   free_scene(s);
 }
 
-static uint64_t scenes = 300;
+static uint64_t scenes;
 
 static void test_fuzz(void **state) {
   (void)state;
@@ -512,12 +513,14 @@ static void test_fuzz(void **state) {
   print_message("preemptions %d, shared blocks %d, forks %d, copies %d, evictions %d, tokens found again %d\n",
                 (int)sum.preemptions, (int)sum.shared_blocks, (int)sum.forks, (int)sum.copies, (int)sum.evictions,
                 (int)sum.resumed_tokens);
-  assert_true(sum.preemptions > 100 && sum.shared_blocks > 100 && sum.forks > 20 && sum.copies > 20 &&
-              sum.evictions > 100 && sum.resumed_tokens > 100);
+  const int least = scenes < 300 ? 10 : 20;
+  assert_true(sum.preemptions > 5 * least && sum.shared_blocks > 5 * least && sum.forks > least && sum.copies > least &&
+              sum.evictions > 5 * least && sum.resumed_tokens > 5 * least);
 }
 
 /* test_lm_schedule [SCENES] */
 int main(int argc, char **argv) {
+  scenes = (uint64_t)test_count(300, 150);
   if (argc > 1) {
     scenes = strtoull(argv[1], NULL, 10);
   }

@@ -18,6 +18,7 @@ typedef enum flag_id {
   FLAG_SEED,
   FLAG_CASE,
   FLAG_OP,
+  FLAG_WITH,
   FLAG_THREADS,
   FLAG_JOBS,
   FLAG_EXECUTOR,
@@ -57,6 +58,9 @@ static const struct {
                    "0 to 2^64 - 1 (default 1); a case is a function of its seed and index alone"},
     [FLAG_CASE] = {"--case", "K", 0, (uint64_t)1 << 62, "run case K only, as a failure's line says"},
     [FLAG_OP] = {"--op", "NAME", 0, 0, "only cases of one operation (default all): "},
+    [FLAG_WITH] = {"--with", "OPTION=VALUE", 0, 0,
+                   "only cases whose option has this value, both as --list-options names them; may be repeated: of one "
+                   "option either value will do, of several each counts"},
     [FLAG_THREADS] = {"--threads", "N", 1, 64,
                       "most threads of a context, 1 to 64 (default 4); each case draws its own count"},
     [FLAG_JOBS] = {"--jobs", "N", 1, CHECK_MAX_JOBS, "worker processes, 1 to 64 (default one per processor)"},
@@ -174,6 +178,14 @@ static int apply(flag_id id, const char *value, wishes *w) {
     break;
   case FLAG_OP:
     return parse_op(value, &s->ops);
+  case FLAG_WITH:
+    if (s->num_with == CHECK_MAX_WITH) {
+      return usage("--with '%s' is one too many: at most 16 are accepted", value);
+    }
+    if (!check_parse_value(value, &s->with[s->num_with++])) {
+      return usage("--with '%s' is not accepted: OPTION=VALUE as attn check --list-options names them", value);
+    }
+    break;
   case FLAG_THREADS:
     s->threads = (int32_t)number;
     break;

@@ -256,6 +256,37 @@ int32_t check_number(const check_choice *choice, check_option option) {
   return index == CHECK_ABSENT ? CHECK_ABSENT : table[option].values[index].number;
 }
 
+int check_parse_value(const char *text, check_value *value) {
+  const char *equals = strchr(text, '=');
+  for (int o = 0; equals != NULL && o < CHECK_OPTION_COUNT; o++) {
+    size_t length = strlen(table[o].name);
+    if (length != (size_t)(equals - text) || strncmp(text, table[o].name, length) != 0) {
+      continue;
+    }
+    for (const option_value *v = table[o].values; v->name != NULL; v++) {
+      if (strcmp(v->name, equals + 1) == 0) {
+        value->option = (check_option)o;
+        value->number = v->number;
+        return 1;
+      }
+    }
+  }
+  return 0;
+}
+
+int check_choice_has(const check_choice *choice, const check_value *values, int count) {
+  for (int i = 0; i < count; i++) {
+    int has = 0;
+    for (int j = 0; j < count; j++) {
+      has |= values[j].option == values[i].option && check_number(choice, values[j].option) == values[j].number;
+    }
+    if (!has) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
 const char *check_value_name(const check_choice *choice, check_option option) {
   int index = choice->index[option];
   return index == CHECK_ABSENT ? "-" : table[option].values[index].name;

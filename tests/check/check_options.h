@@ -148,6 +148,18 @@ void check_draw_options(check_rng *rng, check_choice *choice);
 int32_t check_number(const check_choice *choice, check_option option);
 const char *check_value_name(const check_choice *choice, check_option option);
 
+/* One value of one option, of a filter. */
+typedef struct check_value {
+  check_option option;
+  int32_t number;
+} check_value;
+
+/* "option=value", as check_list_options() names them; 0: there is no such option, or it has no such value. */
+int check_parse_value(const char *text, check_value *value);
+
+/* 1 when the choice has, of each option that the values name, one of the values named. */
+int check_choice_has(const check_choice *choice, const check_value *values, int count);
+
 /* Print every option that applies as name=value, on one line. */
 void check_print_choice(const check_choice *choice, FILE *file);
 

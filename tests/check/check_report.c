@@ -43,19 +43,32 @@ static void print_accepted(const check_settings *s) {
   fputs(")\n", stderr);
 }
 
+/* Indices drawn in search of the cases asked for, at most, for each of them. */
+#define MOST_DRAWS 20000u
+
+/* One past the last index, so that as many cases are run as were asked for. 0: such cases hardly occur. */
+static uint64_t end_of_cases(const check_settings *s) {
+  uint64_t end = s->one_case ? s->only + 1 : s->cases;
+  if (!s->one_case && (s->ops != ~0u || s->num_with > 0)) {
+    uint64_t found = 0;
+    check_case c;
+    for (end = 0; found < s->cases; end++) {
+      if (end / MOST_DRAWS > found) {
+        return 0;
+      }
+      check_case_draw(&c, s->seed, end);
+      found += (uint64_t)check_wanted(s, &c);
+    }
+  }
+  return end;
+}
+
 static void start_shared(const check_settings *s, check_shared *shared) {
+  uint64_t end = shared->end;
   memset((void *)shared, 0, sizeof *shared);
   atomic_store(&shared->first_failed, UINT64_MAX);
   atomic_store(&shared->next, s->one_case ? s->only : 0);
-  shared->end = s->one_case ? s->only + 1 : s->cases;
-  if (!s->one_case && s->ops != ~0u) { /* as many cases of the operation as were asked for */
-    uint64_t found = 0;
-    check_case c;
-    for (shared->end = 0; found < s->cases; shared->end++) {
-      check_case_draw(&c, s->seed, shared->end);
-      found += (s->ops >> c.op) & 1u;
-    }
-  }
+  shared->end = end;
 }
 
 static int print_pairs(const check_settings *s, const check_shared *shared, json_writer *w) {
@@ -67,7 +80,7 @@ static int print_pairs(const check_settings *s, const check_shared *shared, json
   check_case c;
   for (uint64_t index = 0; index < shared->end; index++) {
     check_case_draw(&c, s->seed, index);
-    if ((s->ops >> c.op) & 1u) {
+    if (check_wanted(s, &c)) {
       check_pairs_add(pairs, &c.choice);
     }
   }
@@ -287,11 +300,20 @@ int check_execute(const check_settings *s) {
     print_accepted(s);
     return 2;
   }
+  uint64_t end = end_of_cases(s);
+  if (end == 0) {
+    fputs(
+        "attn check: --with and --op together hardly ever occur; accepted: values of one operation that do not exclude "
+        "each other (attn check --list-options)\n",
+        stderr);
+    return 2;
+  }
   check_shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) {
     fputs("attn check: out of memory\n", stderr);
     return 1;
   }
+  shared->end = end;
   int status = s->fault != NULL ? run_faults(s, &env, shared) : run_cases(s, &env, shared);
   munmap(shared, sizeof *shared);
   return status;

@@ -9,6 +9,7 @@
 #include "check_case.h"
 
 #define CHECK_MAX_JOBS 64
+#define CHECK_MAX_WITH 16
 
 typedef struct check_settings {
   const char *backend;
@@ -16,6 +17,8 @@ typedef struct check_settings {
   uint64_t seed;
   uint64_t only; /* with one_case */
   unsigned ops;
+  check_value with[CHECK_MAX_WITH]; /* only cases that have these */
+  int num_with;
   const char *fault; /* NULL: none */
   int32_t threads;
   int32_t jobs;
@@ -28,6 +31,9 @@ typedef struct check_settings {
 
 /* Worker processes that suit this machine. */
 int32_t check_default_jobs(void);
+
+/* 1 when the case is one of those that the settings ask for. */
+int check_wanted(const check_settings *settings, const check_case *c);
 
 /* Run as the settings say; the exit status. */
 int check_execute(const check_settings *settings);

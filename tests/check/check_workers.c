@@ -67,8 +67,8 @@ static void tell_failure(const check_settings *s, check_shared *shared, uint64_t
   }
 }
 
-static int wanted(const check_settings *s, const check_case *c) {
-  return ((s->ops >> c->op) & 1u) != 0;
+int check_wanted(const check_settings *s, const check_case *c) {
+  return ((s->ops >> c->op) & 1u) != 0 && check_choice_has(&c->choice, s->with, s->num_with);
 }
 
 static void run_indices(const check_settings *s, check_env *env, check_shared *shared, int worker) {
@@ -79,7 +79,7 @@ static void run_indices(const check_settings *s, check_env *env, check_shared *s
     }
     check_case c;
     check_case_draw(&c, s->seed, index);
-    if (!wanted(s, &c)) {
+    if (!check_wanted(s, &c)) {
       continue;
     }
     atomic_store(&shared->running[worker], index);
