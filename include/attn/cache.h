@@ -34,12 +34,13 @@ extern "C" {
  * which names it.
  *
  *     float32, float16, bfloat16   the elements
- *     fp8_e4m3, fp8_e5m2           one code an element, in a tensor of that type or of uint8. The value is code * scale,
- *                                  with a static scale for all heads or one per head, K and V apart
- *     *_per_token_head             uint8 rows: the codes, zero bytes to the next multiple of 4, then the row's own scale
- *                                  (float32). With separate scales the codes alone, without padding, and the scales in a
- *                                  tensor of their own. int4 packs two codes in a byte, the even element low, and keeps
- *                                  its zero point in the scale's four lowest bits. At most 8192 elements a row
+ *     fp8_e4m3, fp8_e5m2           one code an element, in a tensor of that type or of uint8. The value is
+ *                                  code * scale, with a static scale for all heads or one per head, K and V apart
+ *     *_per_token_head             uint8 rows: the codes, zero bytes to the next multiple of 4, then the row's own
+ *                                  scale (float32). With separate scales the codes alone, without padding, and the
+ *                                  scales in a tensor of their own. int4 packs two codes in a byte, the even element
+ *                                  low, and keeps its zero point in the scale's four lowest bits. At most 8192 elements
+ *                                  a row
  *     fp8_ds_mla                   latent rows (not built in yet)
  */
 #define ATTN_FORMAT_LIST(X)                                                                                            \
@@ -331,7 +332,7 @@ typedef struct attn_cache_requantise_args {
 /**
  * Convert whole blocks from one format to another.
  *
- *     target[block_map[i][1]] = quantise(dequantise(source[block_map[i][0]]))     for every i and every row of the block
+ *     target[block_map[i][1]] = quantise(dequantise(source[block_map[i][0]]))   for every i and every row of the block
  *
  * The bytes are those that gathering the rows in float32 and writing them would have given; so are rows that hold a
  * NaN, and rows nobody wrote convert to whatever they decode to. A source block may stand in several pairs, a target
