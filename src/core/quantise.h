@@ -40,7 +40,7 @@ int attn_quantise_int4_scale(float least, float most, float *scale, float *zero_
 /* The bits of an int4 row's scale, which hold its zero point. */
 uint32_t attn_quantise_int4_bits(float scale, float zero_point);
 
-/* ATTN_SCALE_ROW: bring a row's code bytes, its padding and the bits of its scale to their places. Codes NULL: zeros. */
+/* ATTN_SCALE_ROW: bring a row's code bytes, its padding and its scale's bits to their places. Codes NULL: zeros. */
 void attn_quantise_place(const attn_rows *rows, const attn_row *to, const unsigned char *codes, uint32_t scale_bits);
 
 /* The scale of a row: 1 where none was given; for int4 with the zero point taken out of it, into *zero_point (else
