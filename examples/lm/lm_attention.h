@@ -2,8 +2,8 @@
 /*
  * The attention of the runner: everything that it does with libattn, and all of it through the public headers. One plan
  * serves all layers; each layer has a K and a V pool of its own, with their scales where these are separate, and one
- * block manager numbers the blocks of all of them. A step is: lm_attention_begin with the tokens that each sequence adds, then one lm_attention_layer per layer,
- * and where prefixes are kept lm_attention_commit of each sequence.
+ * block manager numbers the blocks of all of them. A step is: lm_attention_begin with the tokens that each sequence
+ * adds, then one lm_attention_layer per layer, and where prefixes are kept lm_attention_commit of each sequence.
  */
 #ifndef LM_ATTENTION_H
 #define LM_ATTENTION_H

@@ -37,7 +37,7 @@ static size_t index_of(const lm_schedule *s, const lm_request *r) {
   return (size_t)(r - s->requests);
 }
 
-/* ---- Lists -------------------------------------------------------------------------------------------------------- */
+/* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
 attn_status lm_schedule_create(lm_attention *attention, const generate_options *options, lm_request *requests,
                                size_t count, lm_schedule *s, attn_message *message) {
@@ -96,7 +96,7 @@ static void take_head(lm_schedule *s, int32_t slot, size_t fed) {
   }
 }
 
-/* ---- Starting ----------------------------------------------------------------------------------------------------- */
+/* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
 /* Blocks to keep free for a sequence: for its tokens that are to be fed, and one if it may need more than these. */
 static int32_t reserve(const lm_schedule *s, int32_t slot, const lm_request *r, size_t fed) {
@@ -217,7 +217,7 @@ attn_status lm_schedule_fork(lm_schedule *s, int32_t slot, int32_t *children, in
   return ATTN_OK;
 }
 
-/* ---- Steps -------------------------------------------------------------------------------------------------------- */
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 /* Decodes first, so that no running sequence waits for a long prompt; then chunks of prompts. */
 static void lay_out(lm_schedule *s) {

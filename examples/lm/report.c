@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Printing answers and summary: see report.h. Token bytes need not be whole characters; the JSON writer repairs them. */
+/* Printing answers and summary: see report.h. Token bytes need not be whole characters; the JSON writer repairs them.
+   */
 #define _POSIX_C_SOURCE 200809L
 #include "report.h"
 

@@ -21,7 +21,14 @@
 #define ATTN_ROW_MAX 8192
 
 /* What one element is stored as. */
-typedef enum attn_code { ATTN_CODE_FLOAT, ATTN_CODE_E4M3, ATTN_CODE_E5M2, ATTN_CODE_INT8, ATTN_CODE_INT4, ATTN_CODES } attn_code;
+typedef enum attn_code {
+  ATTN_CODE_FLOAT,
+  ATTN_CODE_E4M3,
+  ATTN_CODE_E5M2,
+  ATTN_CODE_INT8,
+  ATTN_CODE_INT4,
+  ATTN_CODES
+} attn_code;
 
 /* Where the scale lies. */
 typedef enum attn_scale_place {

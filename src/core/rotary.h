@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rotary.h: rotary embedding of the first rotary_dim elements of a row, in float32, every operation rounded by itself. */
+/* rotary.h: rotary embedding of the first rotary_dim elements of a row, in float32, every operation rounded by itself.
+   */
 #ifndef ATTN_CORE_ROTARY_H
 #define ATTN_CORE_ROTARY_H
 

@@ -28,12 +28,13 @@
 typedef enum attn_cpu_type { ATTN_CPU_F32, ATTN_CPU_F16, ATTN_CPU_BF16, ATTN_CPU_TYPES } attn_cpu_type;
 
 /* dst[r][i] = (float)src[r][i] for i < size, 0 for size <= i < padded. Rows of src are src_stride bytes apart, elements
-   are adjacent and aligned to their type; rows of dst are `padded` floats apart. Reads no byte beyond the last element. */
+   are adjacent and aligned to their type; rows of dst are `padded` floats apart. Reads no byte beyond the last element.
+   */
 typedef void attn_load_kernel(float *dst, const unsigned char *src, int64_t src_stride, int32_t rows, int32_t size,
                               int32_t padded);
 
-/* dst[r][i] = the value of code i of row r, without its scale, for i < size, 0 for size <= i < padded. Integer codes of 4
-   bits have zero_points[r] taken off; others ignore it. Every code decodes exactly. Strides as in attn_load_kernel;
+/* dst[r][i] = the value of code i of row r, without its scale, for i < size, 0 for size <= i < padded. Integer codes of
+   4 bits have zero_points[r] taken off; others ignore it. Every code decodes exactly. Strides as in attn_load_kernel;
    rows may lie at any address. Reads no byte beyond the last code. */
 typedef void attn_decode_kernel(float *dst, const unsigned char *src, int64_t src_stride, const float *zero_points,
                                 int32_t rows, int32_t size, int32_t padded);

@@ -54,7 +54,8 @@ void quantising_expect(quantising *q, int64_t t);
 /* Every byte of every memory is the model's. */
 void quantising_check(const quantising *q, const char *what);
 
-/* One attention call over the cache: causal, batch-invariant, QUANTISING_GROUP query heads for each KV head, float32. */
+/* One attention call over the cache: causal, batch-invariant, QUANTISING_GROUP query heads for each KV head, float32.
+   */
 enum { QUANTISING_GROUP = 2, QUANTISING_SEQS = 4 };
 
 typedef struct quantising_call {

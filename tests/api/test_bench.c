@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `attn bench` as its user meets it: every operation in words, what the object, the lines and the table say, the list of
-   cases, and what is refused. Figures themselves are not judged here: one round of small problems. */
+/* `attn bench` as its user meets it: every operation in words, what the object, the lines and the table say, the list
+   of cases, and what is refused. Figures themselves are not judged here: one round of small problems. */
 #define _XOPEN_SOURCE 700
 #include <setjmp.h>
 #include <stdarg.h>

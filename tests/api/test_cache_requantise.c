@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attn_cache_requantise(): for every pair of formats the bytes of a gather in float32 and a write, nothing else touched;
-   every status. */
+/* attn_cache_requantise(): for every pair of formats the bytes of a gather in float32 and a write, nothing else
+   touched; every status. */
 #include <stdio.h>
 #include <string.h>
 

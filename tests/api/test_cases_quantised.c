@@ -160,7 +160,7 @@ static void case_110_scale_after_odd_bytes(void **state) {
   for_each_cache(odd_bytes);
 }
 
-/* ---- 111: an inline scale makes a row of 256 codes 260 bytes: rows may be padded, or their scales lie apart -------- */
+/* ---- 111: an inline scale makes a row of 256 codes 260 bytes: rows may be padded, or their scales lie apart ------ */
 
 static void in_one_lay(const char *backend, attn_format format, quantising_lay lay, int separate, float *out) {
   enum { HEADS = QUANTISING_HEADS * QUANTISING_GROUP };

@@ -206,7 +206,8 @@ static void test_outputs_that_cannot_be_written(void **state) {
   assert_true(S_ISCHR(status.st_mode));
 }
 
-/* A file that grows beyond the limit of file sizes: told, not killed; what was there stays, nothing is left beside it. */
+/* A file that grows beyond the limit of file sizes: told, not killed; what was there stays, nothing is left beside it.
+   */
 static void test_file_size_limit(void **state) {
   (void)state;
   static const char before[] = "what was there before";

@@ -53,7 +53,7 @@ static const char *string(const cJSON *object, const char *name) {
   return text;
 }
 
-/* ---- Names -------------------------------------------------------------------------------------------------------- */
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
 
 typedef struct spelling {
   const char *given;
@@ -144,7 +144,7 @@ static void test_other_commands(void **state) {
   }
 }
 
-/* ---- Small caches ------------------------------------------------------------------------------------------------- */
+/* ---- Small caches ------------------------------------------------------------------------------------------------ */
 
 /* The texts of five prompts in a cache of so many blocks. free() them. */
 static char *texts_with(const char *format, const char *blocks, bool preempts) {
@@ -192,7 +192,7 @@ static void test_preemption(void **state) {
   free(first);
 }
 
-/* ---- All formats -------------------------------------------------------------------------------------------------- */
+/* ---- All formats ------------------------------------------------------------------------------------------------- */
 
 static const char *const listed[] = {"float32",
                                      "float16",
@@ -327,7 +327,7 @@ static void test_table(void **state) {
   assert_non_null(strstr(fix.out, "+0.00 %         0 256/256  "));
 }
 
-/* ---- Refusals ----------------------------------------------------------------------------------------------------- */
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 typedef struct refusal {
   const char *command;

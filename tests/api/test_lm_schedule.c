@@ -40,7 +40,7 @@ static const model_params params = {.layers = LAYERS,
                                     .vocabulary = VOCABULARY,
                                     .context = MOST_LENGTH};
 
-/* ---- The model ---------------------------------------------------------------------------------------------------- */
+/* ---- The model --------------------------------------------------------------------------------------------------- */
 
 struct model {
   float rows[MOST_TOKENS * STRIDE];
@@ -92,7 +92,7 @@ attn_status model_run(model *m, const model_step *step, attn_message *message) {
   return ATTN_OK;
 }
 
-/* ---- Scenes ------------------------------------------------------------------------------------------------------- */
+/* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
 typedef struct scene {
   int32_t block_size;
@@ -251,7 +251,7 @@ static const generate_sharing *run_scene(scene *s) {
   return found;
 }
 
-/* ---- Tests -------------------------------------------------------------------------------------------------------- */
+/* ---- Tests ------------------------------------------------------------------------------------------------------- */
 
 /* A pool of exactly the longest request, from the one that fills it to the ones that wait. */
 static void test_pool_of_the_longest(void **state) {

@@ -129,8 +129,8 @@ static const hand_row rows[] = {
     {"int4: widened upwards", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 1, {30}, 0, 0x40000000u, 1, {0x0F}, {30}},
     {"int4: widened downwards", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 1, {-30}, 0, 0x4000000Fu, 1, {0x00}, {-30}},
     {"int4: zeros", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 4, {0, 0, 0, 0}, 0, LEAST & ~0xFu, 2, {0}, {0, 0, 0, 0}},
-    /* 1.5 / 15 = 0.1 (3DCCCCCD): its low bits go to the zero point, 0.75 / 0.1 = 7.5 away from zero to 8; then the codes
-       are rha(-7.5 + 8) = 1, since -0.75 * 10 + 8 = 0.5, and 15.5 cut to 15 */
+    /* 1.5 / 15 = 0.1 (3DCCCCCD): its low bits go to the zero point, 0.75 / 0.1 = 7.5 away from zero to 8; then the
+       codes are rha(-7.5 + 8) = 1, since -0.75 * 10 + 8 = 0.5, and 15.5 cut to 15 */
     {"int4: ties", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 2, {0, 0.75f}, 0, 0x3DCCCCC8u, 1, {0xF1}, {0, 0.7f}},
     {"int4: a NaN", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 3, {1, 2, NAN}, 0, NAN_ROW, 2, {0}, {NAN, NAN, NAN}},
     {"int4: a range beyond float32", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 2, {0, 3e38f}, 0, NAN_ROW, 1, {0}, {NAN, NAN}},

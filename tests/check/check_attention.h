@@ -10,7 +10,8 @@
 /* Draw masks, biases and values for the case: everything of the model, compact arrays in the arena. */
 void check_model_draw(check_arena *arena, check_case *c, check_model *model);
 
-/* Values of q, k, v by the option `values` (check_values.c), as they are stored, with the codes of what is quantised. */
+/* Values of q, k, v by the option `values` (check_values.c), as they are stored, with the codes of what is quantised.
+   */
 void check_values_draw(check_arena *arena, check_case *c, check_model *model, float *q, float *k, float *v);
 
 /* The tensors of one call. */

@@ -109,7 +109,8 @@ static void number_rows(check_case *c) {
   }
 }
 
-/* Bytes, or for fp8 with static scales its own type as well; the numbers of the other formats are those of their types. */
+/* Bytes, or for fp8 with static scales its own type as well; the numbers of the other formats are those of their types.
+   */
 static attn_dtype pool_type(check_rng *rng, attn_format format) {
   if (check_format_static(format)) {
     attn_dtype own = format == ATTN_FORMAT_FP8_E4M3 ? ATTN_DTYPE_FP8_E4M3 : ATTN_DTYPE_FP8_E5M2;

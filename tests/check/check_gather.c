@@ -171,7 +171,8 @@ static void prepare(check_arena *arena, check_case *c, gathering *g) {
   g->args.seq_starts = check_is(c, CHECK_STARTS, 1) ? &g->starts.dl : NULL;
 }
 
-/* The exact conversion of what the row holds; of a rotated row within 2^-20 of its largest value, plus that rounding. */
+/* The exact conversion of what the row holds; of a rotated row within 2^-20 of its largest value, plus that rounding.
+   */
 static int right(const check_tensor *out, const check_rows *rows, const void *at, float value, float largest) {
   unsigned char want[4];
   check_store(want, out->dtype, value);

@@ -9,8 +9,8 @@
 void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int pool_class, check_tensor *k_cache,
                      check_tensor *v_cache);
 
-/* Tensors of their own for the pool's scales, float32 [blocks, offsets, heads] or in HND order, poisoned: where rows keep
-   their scales apart. */
+/* Tensors of their own for the pool's scales, float32 [blocks, offsets, heads] or in HND order, poisoned: where rows
+   keep their scales apart. */
 void check_pool_scales(check_arena *arena, check_case *c, int64_t num_blocks, int stride_class, check_tensor *scales);
 
 /* Store or compare row `row` of a set, quantised, at a place of the pool: codes, and the scale where it lies. Padding

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_pool_world.h: what fuzz_pool.c holds against the block manager: the sequences as they must be, a cache that the
- * pool's answers drive, and what its tables say. A row of the cache is one number, which stands for its group, its token
- * and all tokens before it.
+ * pool's answers drive, and what its tables say. A row of the cache is one number, which stands for its group, its
+ * token and all tokens before it.
  */
 #ifndef ATTN_FUZZ_POOL_WORLD_H
 #define ATTN_FUZZ_POOL_WORLD_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_problem.c: the problem descriptor. The input is a stream of choices: a problem of ordinary values, some of whose
  * fields are then replaced by anything, with limits and options drawn likewise. attn_problem_check(), attn_explain(),
- * attn_select() and attn_plan_create() must say the same about it, refuse without touching an output, and REFERENCE must
- * plan whatever is valid. What is small enough is run (fuzz_problem_run.c).
+ * attn_select() and attn_plan_create() must say the same about it, refuse without touching an output, and REFERENCE
+ * must plan whatever is valid. What is small enough is run (fuzz_problem_run.c).
  */
 #define _XOPEN_SOURCE 700
 #include "fuzz_problem.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_seeds.c: the well-formed inputs that the corpora were grown from: fuzz_seeds NAME FOLDER writes those of one
  * target into an existing folder. Request files have every operation and feature; the GGUF files every kind of value,
- * every tensor type, a tokenizer, tiny models; the others are streams of random choices. Those named kept-* are wrong in
- * one way each and stay in the corpus whatever else reaches the same code.
+ * every tensor type, a tokenizer, tiny models; the others are streams of random choices. Those named kept-* are wrong
+ * in one way each and stay in the corpus whatever else reaches the same code.
  */
 #define _XOPEN_SOURCE 700
 #include <stdarg.h>

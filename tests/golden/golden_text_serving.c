@@ -4,8 +4,8 @@
  * the blocks that they come to, in float32 with batch-invariant attention. Every token has to be the one recorded with
  * a cache for all and nothing shared; the two best logits differ by at least 0.01 at every step, measured again here,
  * so that no rounding of a product can decide. Requests have to be preempted, blocks shared, and none in use at the
- * end. Without an argument the prompts of two groups run, one with the preface and one without; `golden_text_serving all` runs all 64, with one thread and
- * two, with nothing shared, and with a cache that holds all of them.
+ * end. Without an argument the prompts of two groups run, one with the preface and one without; `golden_text_serving
+ * all` runs all 64, with one thread and two, with nothing shared, and with a cache that holds all of them.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdarg.h>

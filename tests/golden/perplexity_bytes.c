@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * perplexity_bytes MODEL TEXT FORMAT[@auto]...: what attn-lm's cache holds of a text, for
- * formats/simulate_perplexity.py --bytes, on standard output. For each window, and in it for each format: the rows of K,
- * then of V, of each layer, all positions of the window but the last (which is never fed) and all heads, inline scales
- * included; then the sum of the negative log-probabilities that attn-lm found there, a double. Bytes are the machine's.
- * FORMAT is as in --cache-format; with @auto its static scales are those of --kv-scales auto, taken from the first
- * window of a first format float32.
+ * formats/simulate_perplexity.py --bytes, on standard output. For each window, and in it for each format: the rows of
+ * K, then of V, of each layer, all positions of the window but the last (which is never fed) and all heads, inline
+ * scales included; then the sum of the negative log-probabilities that attn-lm found there, a double. Bytes are the
+ * machine's. FORMAT is as in --cache-format; with @auto its static scales are those of --kv-scales auto, taken from the
+ * first window of a first format float32.
  */
 #include "perplexity.h"
 

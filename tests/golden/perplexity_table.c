@@ -16,8 +16,8 @@
 #define AGREE 256
 
 /* Percent. Last bits of K decide which code a value on the edge takes, and one other code makes all later rows a little
-   other ones: a perplexity of int4 keys is one draw of many, some tenths of a percent apart. With the same codes the two
-   agree within 0.01 % (--bytes). The divergence, a mean over all tokens of the vocabulary, is steadier. */
+   other ones: a perplexity of int4 keys is one draw of many, some tenths of a percent apart. With the same codes the
+   two agree within 0.01 % (--bytes). The divergence, a mean over all tokens of the vocabulary, is steadier. */
 #define NEAR_SIMULATION 0.3
 #define NEAR_SIMULATION_INT4_KEYS 1.0
 #define NEAR_SIMULATED_KL 10.0

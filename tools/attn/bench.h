@@ -2,8 +2,8 @@
 /*
  * bench.h: inside `attn bench`. A case is a request in words (or a file), whose tensors are filled with random data; an
  * operation's steps (run.h) open it, its first result is judged by the contract, and then the call alone is timed
- * between the machine's limits (tests/bench), in several sittings between those of the other cases. Copying blocks is no operation of the request file; it has a case of its
- * own (bench_copy.c).
+ * between the machine's limits (tests/bench), in several sittings between those of the other cases. Copying blocks is
+ * no operation of the request file; it has a case of its own (bench_copy.c).
  */
 #ifndef ATTN_TOOL_BENCH_H
 #define ATTN_TOOL_BENCH_H

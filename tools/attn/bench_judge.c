@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Is what a call wrote right? Attention and merge: rows against the contract in fp64, by the oracle and the bounds of
- * `attn check`; where they are many, the first and last sequences and heads and some between, as far as a bounded effort
- * goes, and no NaN anywhere. Writes and gathers: every byte against REFERENCE.
+ * `attn check`; where they are many, the first and last sequences and heads and some between, as far as a bounded
+ * effort goes, and no NaN anywhere. Writes and gathers: every byte against REFERENCE.
  */
 #include <math.h>
 #include <stdlib.h>

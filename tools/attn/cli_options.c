@@ -223,7 +223,8 @@ static int is_assignment(const char *word) {
   return length > 0 && word[length] == '=';
 }
 
-/* A word that is no flag: the input file or, for explain and bench, NAME=VALUE. Returns 0 for a word that has no place. */
+/* A word that is no flag: the input file or, for explain and bench, NAME=VALUE. Returns 0 for a word that has no place.
+   */
 static int read_word(char *word, int command, cli_options *options) {
   if ((command == CLI_FOR_EXPLAIN || command == CLI_FOR_BENCH) && options->input == NULL && is_assignment(word)) {
     if (options->num_words == CLI_MAX_WORDS) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request without a file, for `attn explain` and `attn bench`: keys as key=value, tensors as name=TYPE[extents], lists
-   of integers with their entries behind another "=". Works in every build, since no JSON is read. */
+/* A request without a file, for `attn explain` and `attn bench`: keys as key=value, tensors as name=TYPE[extents],
+   lists of integers with their entries behind another "=". Works in every build, since no JSON is read. */
 #include <stdlib.h>
 #include <string.h>
 

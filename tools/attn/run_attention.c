@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operation `attention`: plan, write the new tokens if there are slots for them, schedule; then the run alone is the
-   call. */
+/* The operation `attention`: plan, write the new tokens if there are slots for them, schedule; then the run alone is
+   the call. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * progress.h: one line on the terminal for what takes longer than two seconds. It stands on standard error, only where
- * that is a terminal, is rewritten at most ten times a second, and is gone before anything else is printed. In a pipe or
- * a file nothing of it appears.
+ * that is a terminal, is rewritten at most ten times a second, and is gone before anything else is printed. In a pipe
+ * or a file nothing of it appears.
  */
 #ifndef ATTN_TOOL_PROGRESS_H
 #define ATTN_TOOL_PROGRESS_H
