@@ -206,8 +206,8 @@ static void test_list(void **state) {
               NULL); /* case 111: both lays, both ways */
   assert_non_null(strstr(fix.out, "decode 16/8x256 int8_per_token_head 8x1024\n"));
   assert_non_null(strstr(fix.out, "decode 16/8x256 int8_per_token_head 8x1024 +separate_scales\n"));
-  assert_non_null(strstr(fix.out, "cache_gather 8x256 int8_per_token_head 2x512\n"));
-  assert_non_null(strstr(fix.out, "cache_gather 8x256 int8_per_token_head 2x512 +separate_scales\n"));
+  assert_non_null(strstr(fix.out, "cache_gather 8x256 int8_per_token_head 2x32\n"));
+  assert_non_null(strstr(fix.out, "cache_gather 8x256 int8_per_token_head 2x32 +separate_scales\n"));
   fixture_run(&fix, "bench", "--list", "--splits", "2", NULL);
   assert_null(strstr(fix.out, "merge"));
 }
