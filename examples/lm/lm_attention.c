@@ -51,7 +51,7 @@ static attn_status make_plan(const lm_attention_options *options, lm_attention *
   problem.qk_head_size = a->params.head_size;
   problem.k_format = options->storage.formats.k.format;
   problem.v_format = options->storage.formats.v.format;
-  problem.separate_scales = lm_formats_separate(&options->storage.formats);
+  problem.separate_scales = (int32_t)lm_formats_separate(&options->storage.formats);
   problem.block_size = options->block_size;
   problem.scale = attn_softmax_scale(a->params.head_size);
   problem.batch_invariant = options->batch_invariant;
@@ -108,7 +108,7 @@ static attn_status describe_cache(const lm_attention_options *options, lm_attent
   a->cache_desc = (attn_cache_desc)ATTN_CACHE_DESC_INIT;
   a->cache_desc.k_format = options->storage.formats.k.format;
   a->cache_desc.v_format = options->storage.formats.v.format;
-  a->cache_desc.separate_scales = lm_formats_separate(&options->storage.formats);
+  a->cache_desc.separate_scales = (int32_t)lm_formats_separate(&options->storage.formats);
   a->cache_desc.num_blocks = 1;
   a->cache_desc.block_size = a->block_size;
   a->cache_desc.num_kv_heads = a->params.kv_heads;
