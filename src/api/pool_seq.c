@@ -180,7 +180,9 @@ static attn_status append(attn_pool *pool, int32_t seq, int32_t count, const int
   for (int32_t g = 0; g < pool->num_groups; g++) {
     const attn_pool_lane *lane = &pool->lanes[g];
     grow(pool, seq, lane, new_len, shared[g], copies);
-    write_slots(lane, attn_pool_row(pool, seq, lane), old_len, count, slot_mapping + g * group_stride);
+    if (count > 0) { /* else slot_mapping may be NULL */
+      write_slots(lane, attn_pool_row(pool, seq, lane), old_len, count, slot_mapping + g * group_stride);
+    }
   }
   if (tokens != NULL && pool->known[seq] == old_len) {
     keep_tokens(pool, seq, count, tokens);

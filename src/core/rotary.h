@@ -10,6 +10,9 @@
 /* Rotate row [rotary_dim] for the tables' row `position`. */
 static inline void attn_rotary_apply(const attn_write_view *view, int64_t position, float *row) {
   int64_t half = view->rotary_dim / 2;
+  if (half == 0) {
+    return; /* the tables may have no address */
+  }
   int64_t step = view->rotary == ATTN_ROTARY_INTERLEAVED ? 2 : 1;
   int64_t partner = view->rotary == ATTN_ROTARY_INTERLEAVED ? 1 : half;
   if (attn_fault(ATTN_FAULT_ROTARY_PARTNER) && view->rotary == ATTN_ROTARY_SPLIT_HALF) {
