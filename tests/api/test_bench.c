@@ -74,7 +74,7 @@ static void check_result(const cJSON *result) {
 
 static void test_object(void **state) {
   (void)state;
-  fixture_run(&fix, "bench", DECODE, "--json", "--rounds", "7", "--backend", "all", NULL);
+  fixture_run(&fix, "bench", DECODE, "--json", "--rounds", "12", "--backend", "all", NULL);
   cJSON *answer = parse();
   const cJSON *machine = item(answer, "machine");
   assert_string_equal(item(machine, "device")->valuestring, "cpu");
@@ -88,7 +88,7 @@ static void test_object(void **state) {
   const cJSON *result = NULL;
   cJSON_ArrayForEach(result, results) {
     check_result(result);
-    assert_true(number(result, "rounds") == 10); /* seven, in five sittings */
+    assert_true(number(result, "rounds") == 20); /* twelve, in ten sittings */
     /* rows of the second sequence see 27, 28 and 29 of its keys, the first one's row all 29; two products of 16 */
     assert_true(number(result, "flops") == 2.0 * (29 + 27 + 28 + 29) * 4 * 32);
     assert_true(number(result, "read_bytes") == (29 + 29) * 2 * 32 * 4 + 4 * 4 * 16 * 4);

@@ -103,8 +103,7 @@ bench_spread bench_spread_of(double *values, int n, int more) {
     return (bench_spread){0.0, 0.0, 0.0};
   }
   qsort(values, (size_t)n, sizeof *values, by_value);
-  return (bench_spread){quantile(values, n, more ? 0.9 : 0.1), quantile(values, n, 0.5),
-                        quantile(values, n, more ? 0.1 : 0.9)};
+  return (bench_spread){values[more ? n - 1 : 0], quantile(values, n, 0.5), quantile(values, n, more ? 0.1 : 0.9)};
 }
 
 /* Rates of one moment. */

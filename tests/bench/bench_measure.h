@@ -3,9 +3,9 @@
  * bench_measure.h: a call timed between the machine's limits.
  *
  * Rounds alternate: limits, calls, limits, calls, so that a drift of the machine meets both. What disturbs a machine
- * that is shared only ever costs time; so a limit and a call are each taken at their best tenth: the value that a tenth
- * of the rounds was better than (docs/performance.md has the comparison with medians). Rounds may be added in several
- * sittings, which meet the machine at several moments and the data at several places.
+ * that is shared only ever costs time; so a limit and a call are each taken at their best round (docs/performance.md has
+ * the comparison with other quantiles). Rounds may be added in several sittings, which meet the machine at several
+ * moments and the data at several places.
  *
  * One thread is judged by the time that it really ran, several by the clock. Reading and copying are measured over as
  * many bytes as the call itself reads or moves: a call whose data stay in a cache is held against that cache, one whose
@@ -36,7 +36,7 @@ typedef struct bench_settings {
 
 enum { BENCH_MAX_ROUNDS = 2000 };
 
-/* A tenth of the values is better than `best`, half than `median`, nine tenths than `worst`. */
+/* No value is better than `best`, half are than `median`, nine tenths than `worst`. */
 typedef struct bench_spread {
   double best;
   double median;

@@ -36,7 +36,7 @@ typedef struct bench_item {
   char *refusal; /* why the backend does not serve the case; NULL: it does */
 } bench_item;
 
-enum { BENCH_SITTINGS = 5 };
+enum { BENCH_SITTINGS = 10 };
 
 /* A whole run of the command. */
 typedef struct bench_session {

@@ -63,10 +63,10 @@ static machine_limits limits_of(bench_session *s) {
 static void print_text_end(bench_session *s) {
   machine_limits m = limits_of(s);
   printf(
-      "\nlimits, best tenth (and median) over the run: multiply-add %.2f GFLOP/s (%.2f); from memory: read %.2f GB/s "
+      "\nlimits, best (and median) of the run: multiply-add %.2f GFLOP/s (%.2f); from memory: read %.2f GB/s "
       "(%.2f), "
       "copy\n%.2f GB/s read and written (%.2f). fraction: the least time that the limits around a case allow, over as "
-      "many\nbytes, divided by the time of a call, both at their best tenth; bound: the limit that decides.\n",
+      "many\nbytes, divided by the time of a call, both at their best round; bound: the limit that decides.\n",
       m.arithmetic.best * 1e-9, m.arithmetic.median * 1e-9, m.read.best * 1e-9, m.read.median * 1e-9,
       m.copy.best * 1e-9, m.copy.median * 1e-9);
 }

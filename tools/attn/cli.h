@@ -75,7 +75,7 @@ typedef struct cli_options {
   int list;
   const char *filter;
   const char *fault;
-  float seconds;              /* default 1 */
+  float seconds;              /* default 4 */
   int64_t rounds;             /* 0: not given */
   int64_t seed;               /* default 1 */
   char *words[CLI_MAX_WORDS]; /* explain, bench: the NAME=VALUE arguments */

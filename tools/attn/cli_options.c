@@ -70,7 +70,7 @@ static const struct {
     {"--filter", FLAG_FILTER, "TEXT", BENCH, "only the built-in cases whose name holds TEXT (default all of them)"},
     {"--list", FLAG_LIST, NULL, BENCH, "print the built-in cases and the words of each, and stop"},
     {"--seconds", FLAG_SECONDS, "X", BENCH,
-     "seconds for the rounds of each case, above 0 to 3600 (default 1), in five sittings; there are at least five"},
+     "seconds for the rounds of each case, above 0 to 3600 (default 4), in ten sittings; there are at least ten"},
     {"--rounds", FLAG_ROUNDS, "N", BENCH,
      "so many rounds of each case, 1 to 1000, whatever --seconds says; above 5 the next multiple of 5"},
     {"--seed", FLAG_SEED, "N", BENCH, "of the random data, 0 to 2^63 - 1 (default 1)"},
@@ -263,7 +263,7 @@ int cli_parse_options(int argc, char **argv, int command, cli_options *options, 
   unsigned seen = 0; /* bits of flag_id: a flag given twice is more likely a mistake than a wish */
   memset(options, 0, sizeof(*options));
   options->num_splits = -1;
-  options->seconds = 1.0f;
+  options->seconds = 4.0f;
   options->seed = 1;
   for (int i = 1; i < argc; ++i) {
     size_t found = 0;
