@@ -193,8 +193,8 @@ static void load_run(const attn_cpu_walk *w, const attn_cpu_rows *from, const ru
 }
 
 void attn_cpu_load_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t begin, uint64_t visible,
-                        int32_t keys, float scales[ATTN_CPU_KEYS]) {
-  for (int32_t j = 0; j < keys;) {
+                        int32_t first, int32_t end, float scales[ATTN_CPU_KEYS]) {
+  for (int32_t j = first; j < end;) {
     float *dst = w->b.kv + (int64_t)j * from->padded;
     if ((visible >> j & 1u) == 0) {
       memset(dst, 0, (size_t)from->padded * sizeof *dst);
@@ -204,7 +204,7 @@ void attn_cpu_load_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, int64
     }
     run at = run_at(w, from, begin + j);
     int32_t rows = 1;
-    while (j + rows < keys && rows < at.count && (visible >> (j + rows) & 1u) != 0) {
+    while (j + rows < end && rows < at.count && (visible >> (j + rows) & 1u) != 0) {
       rows++;
     }
     load_run(w, from, &at, rows, dst, scales + j);

@@ -12,6 +12,8 @@
 #include "core/load.h"
 #include "cpu/cpu_tile.h"
 
+#define PREFETCH_KEYS 8 /* a multiple of ATTN_CPU_KEY_STEP */
+
 /* Position of the row's query among the keys. */
 static int64_t position_of(const attn_cpu_walk *w, int64_t token) {
   if (attn_fault(ATTN_FAULT_CAUSAL_ALIGN)) {
@@ -181,6 +183,35 @@ static void scale_keys(const attn_cpu_walk *w, int quantised, const float *scale
   }
 }
 
+/* The part of an interval that lies `first` to `end` keys behind its beginning. */
+static attn_interval part_of(attn_interval keys, int32_t first, int32_t end) {
+  attn_interval part = {keys.begin + first, attn_min(keys.begin + end, keys.end)};
+  return part;
+}
+
+/* Scores, a few keys at a time, and after each the request for as many rows of V: a burst of them would have to wait for
+   the memory, as the computation then does. */
+static void form_scores(const attn_cpu_walk *w, attn_interval values, int32_t keys) {
+  const attn_cpu_job *job = w->job;
+  int32_t padded = job->shape.qk_padded;
+  for (int32_t j = 0; j < keys; j += PREFETCH_KEYS) {
+    int32_t end = (int32_t)attn_min(j + PREFETCH_KEYS, keys);
+    job->table->qk(w->b.s + j, w->b.q, w->b.kv + (int64_t)j * padded, job->plan->problem.scale, w->tile->rows, end - j,
+                   padded);
+    attn_cpu_prefetch_tile(w, &w->v, part_of(values, j, end));
+  }
+}
+
+/* Rows of V, likewise with those of the next tile's K. */
+static void load_values(const attn_cpu_walk *w, int64_t begin, uint64_t visible, attn_interval next, int32_t keys,
+                        float scales[ATTN_CPU_KEYS]) {
+  for (int32_t j = 0; j < keys; j += PREFETCH_KEYS) {
+    int32_t end = (int32_t)attn_min(j + PREFETCH_KEYS, keys);
+    attn_cpu_load_tile(w, &w->v, begin, visible, j, end, scales);
+    attn_cpu_prefetch_tile(w, &w->k, part_of(next, j, end));
+  }
+}
+
 static void walk_key_tile(const attn_cpu_walk *w, int64_t begin, attn_interval share, float *m, float *l, float *acc) {
   const attn_cpu_job *job = w->job;
   const attn_problem *p = &job->plan->problem;
@@ -194,19 +225,17 @@ static void walk_key_tile(const attn_cpu_walk *w, int64_t begin, attn_interval s
   attn_interval here = {begin, attn_min(begin + ATTN_CPU_KEYS, share.end)};
   attn_interval next = {here.end, attn_min(here.end + ATTN_CPU_KEYS, share.end)};
   float scales[ATTN_CPU_KEYS];
-  attn_cpu_load_tile(w, &w->k, begin, any, keys, scales);
-  attn_cpu_prefetch_tile(w, &w->v, here);
-  job->table->qk(w->b.s, w->b.q, w->b.kv, p->scale, w->tile->rows, keys, job->shape.qk_padded);
+  attn_cpu_load_tile(w, &w->k, begin, any, 0, keys, scales);
+  form_scores(w, here, keys);
   scale_keys(w, w->k.quantised, scales, keys);
   finish_scores(w, begin, keys);
   for (int32_t r = 0; r < w->tile->rows; r++) {
     job->table->softmax(w->b.s + (int64_t)r * ATTN_CPU_KEYS, w->b.visible[r], keys, &m[r], &l[r], &w->b.alpha[r]);
   }
-  attn_cpu_prefetch_tile(w, &w->k, next);
   if (attn_fault(ATTN_FAULT_MASKED_V) && view->step->kv_start_loc == NULL) {
     any = ~(uint64_t)0 >> (64 - attn_min(64, attn_ceil_div(begin + length, p->block_size) * p->block_size - begin));
   }
-  attn_cpu_load_tile(w, &w->v, begin, any, keys, scales);
+  load_values(w, begin, any, next, keys, scales);
   scale_keys(w, w->v.quantised, scales, keys);
   job->table->pv(acc, w->b.alpha, w->b.s, w->b.kv, w->tile->rows, keys, job->shape.v_padded);
   if (attn_fault(ATTN_FAULT_FP16_ACCUMULATE)) {

@@ -48,11 +48,11 @@ attn_cpu_rows attn_cpu_rows_of(const attn_view *direct, const attn_view *cache, 
 /* The block id of a column of the tile's sequence; -1 where the table has no such column. */
 int64_t attn_cpu_block_of(const attn_cpu_walk *w, int64_t column);
 
-/* Rows of the keys begin + j whose bit j of `visible` is set to w->b.kv as fp32, zero rows elsewhere up to `keys`. Of
-   quantised rows the codes' values; their scales go to scales[j], 0 where no row stands (of others nothing is written
+/* Rows of the keys begin + j, first <= j < end, whose bit j of `visible` is set to w->b.kv as fp32, zero rows elsewhere.
+   Of quantised rows the codes' values; their scales go to scales[j], 0 where no row stands (of others nothing is written
    there). */
 void attn_cpu_load_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t begin, uint64_t visible,
-                        int32_t keys, float scales[ATTN_CPU_KEYS]);
+                        int32_t first, int32_t end, float scales[ATTN_CPU_KEYS]);
 
 /* Ask for the cache lines of the rows that attn_cpu_load_tile() will read, into the second level: the first one holds
    the tile at work. Rows of one head lie far apart in a token-major pool, which the hardware does not foresee. */

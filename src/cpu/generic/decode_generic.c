@@ -3,10 +3,11 @@
  * weights, once per key and not once per element.
  *
  * Sixteen codes at a time are spread over four vectors by interleaving bytes, which every SIMD instruction set has: an
- * integer becomes the mantissa of a float whose exponent makes it count from 2^23, and a normal fp8 code is moved to
- * the upper half of a float. Where thirty-two fp8 codes hold a zero or a subnormal one, all are mended by a subtraction
- * (the plain way, one multiplication of the moved code, has subnormal operands, which processors take a hundred cycles
- * for); where they hold an infinity or NaN, they are decoded one by one.
+ * integer becomes the mantissa of a float whose exponent makes it count from 2^23, and an fp8 code is moved to the
+ * upper half of a float as if it were normal. Those that are not (zeros, subnormals, infinities, NaN) are noted on the
+ * way, without a branch, and decoded one by one at the end: they are few, and branches that ask for them are foreseen
+ * badly. (The plain way, one multiplication of the moved code, has subnormal operands, which processors take a hundred
+ * cycles for.)
  */
 #include <string.h>
 
@@ -27,16 +28,15 @@ static void pad_row(float *dst, int32_t size, int32_t padded) {
 
 /* Where a code's bits go in the upper half of a float. */
 typedef struct fp8_move {
-  int shift;      /* right, from the upper byte */
-  uint16_t keep;  /* sign, exponent and mantissa there */
-  uint16_t bias;  /* difference of the exponents' biases */
-  uint8_t least;  /* magnitudes below this one are subnormal */
-  uint8_t span;   /* this one plus `least` is the largest finite magnitude */
-  float smallest; /* normal value */
+  int shift;     /* right, from the upper byte */
+  uint16_t keep; /* sign, exponent and mantissa there */
+  uint16_t bias; /* difference of the exponents' biases */
+  uint8_t least; /* magnitudes below this one are subnormal */
+  uint8_t span;  /* this one plus `least` is the largest finite magnitude */
 } fp8_move;
 
-static const fp8_move e4m3_move = {4, 0x87F0, 0x3C00, 0x08, 0x76, 0x1p-6f};
-static const fp8_move e5m2_move = {3, 0x8FE0, 0x3800, 0x04, 0x77, 0x1p-14f};
+static const fp8_move e4m3_move = {4, 0x87F0, 0x3C00, 0x08, 0x76};
+static const fp8_move e5m2_move = {3, 0x8FE0, 0x3800, 0x04, 0x77};
 
 static float e4m3_value(uint8_t code) {
   if (attn_fault(ATTN_FAULT_CODE_NAN) && (code & 0x7F) == 0x7F) {
@@ -49,8 +49,18 @@ static float e5m2_value(uint8_t code) {
   return attn_fault(ATTN_FAULT_CODE_E5M2) ? attn_fp8_e4m3_decode(code) : attn_fp8_e5m2_decode(code);
 }
 
+#define FLAG_GROUPS 8 /* groups whose flags make two words of 64 bits */
+#define MOST_ODD 1024 /* codes that are noted before they are decoded; more than FLAG_GROUPS groups have */
+
+/* Codes that are not normal: their places. */
+typedef struct odd_codes {
+  int32_t count;
+  int32_t row[MOST_ODD];
+  int32_t column[MOST_ODD];
+} odd_codes;
+
 #if ATTN_HAVE_BYTES16
-ATTN_INLINE void store_normal(float *dst, attn_bytes16 codes, const fp8_move *move) {
+ATTN_INLINE void store_moved(float *dst, attn_bytes16 codes, const fp8_move *move) {
   for (int half = 0; half < 2; half++) {
     attn_halves8 upper = bytes16_as_upper(codes, half);
     upper = (halves8_shift_signed(upper, move->shift) & move->keep) + move->bias;
@@ -59,73 +69,84 @@ ATTN_INLINE void store_normal(float *dst, attn_bytes16 codes, const fp8_move *mo
   }
 }
 
-/* A subnormal code moved like a normal one lies below the smallest normal value, by half of what its own value does. */
-ATTN_INLINE attn_vec4 mend_subnormals(attn_vec4 magnitude, float smallest) {
-  attn_vec4 minus = vec4_splat(-1.0f);
-  attn_vec4 below = vec4_add(vec4_splat(smallest), vec4_mul(magnitude, minus));
-  return vec4_add(magnitude, vec4_mul(vec4_max(below, vec4_splat(0.0f)), minus));
+/* Note the code of one set flag and clear it; without one, nothing. Bit 8 b + g of word w: byte 8 w + b of group g. */
+ATTN_INLINE uint64_t note_one(odd_codes *odd, uint64_t flags, int32_t row, int32_t column) {
+  int bit = __builtin_ctzll(flags | (uint64_t)1 << 63);
+  odd->row[odd->count] = row;
+  odd->column[odd->count] = column + bit % 8 * GROUP + bit / 8;
+  odd->count += flags != 0;
+  return flags & (flags - 1);
 }
 
-ATTN_INLINE void store_finite(float *dst, attn_bytes16 codes, const fp8_move *move) {
-  for (int half = 0; half < 2; half++) {
-    attn_halves8 upper = bytes16_as_upper(codes, half);
-    attn_halves8 sign = upper & 0x8000;
-    upper = (halves8_shift_signed(upper, move->shift) & (uint16_t)(move->keep & 0x7FFF)) + move->bias;
-    for (int quarter = 0; quarter < 2; quarter++) {
-      attn_vec4 value = mend_subnormals(halves8_as_upper(upper, quarter), move->smallest);
-      vec4_store(dst + 8 * half + 4 * quarter, vec4_join(value, halves8_as_upper(sign, quarter)));
-    }
+ATTN_INLINE void note(odd_codes *odd, uint64_t flags, int32_t row, int32_t column) {
+  flags = note_one(odd, flags, row, column);
+  flags = note_one(odd, flags, row, column);
+  while (flags != 0) {
+    flags = note_one(odd, flags, row, column);
   }
+}
+
+/* Up to FLAG_GROUPS groups of a row from `column` on. */
+ATTN_INLINE void decode_groups(float *dst, const unsigned char *src, int32_t groups, int32_t row, int32_t column,
+                               const fp8_move *move, odd_codes *odd) {
+  attn_bytes16 flags = {0};
+  for (int32_t g = 0; g < groups; g++) {
+    attn_bytes16 codes = bytes16_load(src + column + (int64_t)g * GROUP);
+    store_moved(dst + column + (int64_t)g * GROUP, codes, move);
+    flags |= bytes16_flag_above(bytes16_magnitudes_from(codes, move->least), move->span, (uint8_t)(1 << g));
+  }
+  note(odd, bytes16_word(flags, 0), row, column);
+  note(odd, bytes16_word(flags, 1), row, column + GROUP / 2);
 }
 #endif
 
-/* `move` is a constant at every call. Two groups share one test. */
-ATTN_INLINE void decode_fp8(float *dst, const unsigned char *src, int32_t size, const fp8_move *move,
-                            float (*value)(uint8_t)) {
-  int32_t i = 0;
+static void decode_odd(float *dst, const unsigned char *src, int64_t src_stride, int32_t padded, odd_codes *odd,
+                       float (*value)(uint8_t)) {
+  for (int32_t n = 0; n < odd->count; n++) {
+    int64_t row = odd->row[n];
+    dst[row * padded + odd->column[n]] = value(src[row * src_stride + odd->column[n]]);
+  }
+  odd->count = 0;
+}
+
+/* `move` and `value` are constants at every call. */
+ATTN_INLINE void decode_fp8(float *dst, const unsigned char *src, int64_t src_stride, int32_t rows, int32_t size,
+                            int32_t padded, const fp8_move *move, float (*value)(uint8_t)) {
+  odd_codes odd;
+  odd.count = 0;
+  for (int32_t r = 0; r < rows; r++) {
+    float *row = dst + (int64_t)r * padded;
+    const unsigned char *codes = src + r * src_stride;
+    int32_t i = 0;
 #if ATTN_HAVE_BYTES16
-  for (; i + 2 * GROUP <= size; i += 2 * GROUP) {
-    attn_bytes16 first = bytes16_load(src + i);
-    attn_bytes16 second = bytes16_load(src + i + GROUP);
-    if (bytes16_any_above(bytes16_magnitudes_from(first, move->least), bytes16_magnitudes_from(second, move->least),
-                          move->span)) {
-      int planted = attn_fault(ATTN_FAULT_CODE_NAN) || attn_fault(ATTN_FAULT_CODE_SUBNORMAL);
-      if (planted || bytes16_any_above(bytes16_magnitudes_from(first, 0), bytes16_magnitudes_from(second, 0),
-                                       (uint8_t)(move->least + move->span))) {
-        for (int32_t j = i; j < i + 2 * GROUP; j++) {
-          dst[j] = value(src[j]);
-        }
-      } else {
-        store_finite(dst + i, first, move);
-        store_finite(dst + i + GROUP, second, move);
+    for (; i + GROUP <= size; i += FLAG_GROUPS * GROUP) {
+      int32_t groups = (size - i) / GROUP;
+      decode_groups(row, codes, groups < FLAG_GROUPS ? groups : FLAG_GROUPS, r, i, move, &odd);
+      if (odd.count > MOST_ODD - FLAG_GROUPS * GROUP - 1) {
+        decode_odd(dst, src, src_stride, padded, &odd, value);
       }
-      continue;
     }
-    store_normal(dst + i, first, move);
-    store_normal(dst + i + GROUP, second, move);
-  }
+    i = size / GROUP * GROUP;
 #endif
-  for (; i < size; i++) {
-    dst[i] = value(src[i]);
+    for (; i < size; i++) {
+      row[i] = value(codes[i]);
+    }
+    pad_row(row, size, padded);
   }
+  decode_odd(dst, src, src_stride, padded, &odd, value);
 }
 
 void attn_decode_e4m3__generic(float *dst, const unsigned char *src, int64_t src_stride, const float *zero_points,
                                int32_t rows, int32_t size, int32_t padded) {
   (void)zero_points;
-  for (int32_t r = 0; r < rows; r++, dst += padded, src += src_stride) {
-    decode_fp8(dst, src, size, &e4m3_move, e4m3_value);
-    pad_row(dst, size, padded);
-  }
+  decode_fp8(dst, src, src_stride, rows, size, padded, &e4m3_move, e4m3_value);
 }
 
 void attn_decode_e5m2__generic(float *dst, const unsigned char *src, int64_t src_stride, const float *zero_points,
                                int32_t rows, int32_t size, int32_t padded) {
   (void)zero_points;
-  for (int32_t r = 0; r < rows; r++, dst += padded, src += src_stride) {
-    decode_fp8(dst, src, size, attn_fault(ATTN_FAULT_CODE_E5M2) ? &e4m3_move : &e5m2_move, e5m2_value);
-    pad_row(dst, size, padded);
-  }
+  decode_fp8(dst, src, src_stride, rows, size, padded, attn_fault(ATTN_FAULT_CODE_E5M2) ? &e4m3_move : &e5m2_move,
+             e5m2_value);
 }
 
 /* ---- integers ---------------------------------------------------------------------------------------------------- */

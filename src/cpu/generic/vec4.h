@@ -166,10 +166,15 @@ ATTN_INLINE attn_bytes16 bytes16_magnitudes_from(attn_bytes16 a, uint8_t least) 
   return (a & 0x7F) - least;
 }
 
-ATTN_INLINE int bytes16_any_above(attn_bytes16 a, attn_bytes16 b, uint8_t most) {
+/* The bits of `flag` where a byte is above `most`. */
+ATTN_INLINE attn_bytes16 bytes16_flag_above(attn_bytes16 a, uint8_t most, uint8_t flag) {
+  return (attn_bytes16)(a > most) & flag;
+}
+
+/* The first (half 0) or last eight bytes as a word. */
+ATTN_INLINE uint64_t bytes16_word(attn_bytes16 a, int half) {
   typedef uint64_t words2 __attribute__((vector_size(16)));
-  words2 above = (words2)((a > most) | (b > most));
-  return (above[0] | above[1]) != 0;
+  return ((words2)a)[half];
 }
 
 typedef uint32_t attn_bits4 __attribute__((vector_size(16)));
@@ -178,11 +183,6 @@ typedef uint32_t attn_bits4 __attribute__((vector_size(16)));
 ATTN_INLINE attn_bits4 vec4_to_whole(attn_vec4 a) {
   typedef int32_t signed4 __attribute__((vector_size(16)));
   return (attn_bits4) __builtin_convertvector(a, signed4);
-}
-
-/* Bits of both. */
-ATTN_INLINE attn_vec4 vec4_join(attn_vec4 a, attn_vec4 b) {
-  return (attn_vec4)((attn_bits4)a | (attn_bits4)b);
 }
 
 ATTN_INLINE attn_halves8 halves8_shift_signed(attn_halves8 a, int shift) {
