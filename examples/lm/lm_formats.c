@@ -12,7 +12,7 @@ typedef struct known_format {
   int built;
 } known_format;
 
-#define KNOWN_FORMAT(name, value, spelling, storage, built) {name, built},
+#define KNOWN_FORMAT(name, value, spelling, storage, rows) {name, ((rows)&ATTN_ROWS_KV) != 0},
 static const known_format known[] = {ATTN_FORMAT_LIST(KNOWN_FORMAT)};
 #undef KNOWN_FORMAT
 

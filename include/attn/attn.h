@@ -12,8 +12,9 @@
  *
  * Around them: attn_pool (pool.h) manages blocks, attn_geometry (geometry.h) gives pages of one size to layers that
  * differ, attn_workspaces (workspace.h) manages the working memory of several micro-batches, attn_explain() (backend.h)
- * is the dry run with reasons, attn_merge() (merge.h) joins partial results, mla.h and comm.h hold what later versions
- * build. status.h has the codes and messages of failing calls, tensor.h how tensors are borrowed.
+ * is the dry run with reasons, attn_merge() (merge.h) joins partial results, mla.h has the calls for latent caches,
+ * comm.h holds what later versions build. status.h has the codes and messages of failing calls, tensor.h how tensors
+ * are borrowed.
  *
  * Rules of every call: tensors are borrowed DLPack views whose strides are used as given; structs start with their size
  * and an _INIT initialiser; a zero means the default except where 0 is a value; a failing call returns a status, writes

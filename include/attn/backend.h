@@ -122,12 +122,19 @@ ATTN_API int attn_context_kernel(const attn_context *context, size_t index, attn
 
 /* ---- The registry ------------------------------------------------------------------------------------------------ */
 
+/** What a row of a cache holds: bits. */
+typedef enum attn_row_kind {
+  ATTN_ROWS_KV = 1,    /**< one head's key or value */
+  ATTN_ROWS_LATENT = 2 /**< what all heads share (mla.h) */
+} attn_row_kind;
+
 /** One name that the registry knows. */
 typedef struct attn_backend_info {
   const char *name;        /**< "CPU_ATTN", ..., or the name of another system's backend; static storage */
   attn_device_kind device; /**< where it runs */
   int32_t foreign;         /**< 1: a name of another system, never a backend here */
   int32_t built;           /**< 1: in this build. Always 0 for a foreign name */
+  int32_t rows;            /**< bits of attn_row_kind: the caches it attends to; 0 unless it is built */
   const char *plays;   /**< ours: what it stands in for; foreign: our backend that plays its part, "" for none yet */
   const char *summary; /**< what it is, in a line; static storage */
 } attn_backend_info;

@@ -29,9 +29,9 @@ extern "C" {
 /* ---- Formats (stable) ------------------------------------------------------------------------------------------- */
 
 /**
- * The one list of cache formats: X(name, value, spelling, storage type, built in). docs/layouts.md draws the rows and
- * docs/numerics.md has the quantisers. A format that is not built in is refused with ATTN_E_UNSUPPORTED by every call,
- * which names it.
+ * The one list of cache formats: X(name, value, spelling, storage type, rows: bits of attn_row_kind). docs/layouts.md
+ * draws the rows and docs/numerics.md has the quantisers. A format that does not store the rows at hand is refused with
+ * ATTN_E_UNSUPPORTED by every call, which names it.
  *
  *     float32, float16, bfloat16   the elements
  *     fp8_e4m3, fp8_e5m2           one code an element, in a tensor of that type or of uint8. The value is
@@ -41,22 +41,33 @@ extern "C" {
  *                                  scales in a tensor of their own. int4 packs two codes in a byte, the even element
  *                                  low, and keeps its zero point in the scale's four lowest bits. At most 8192 elements
  *                                  a row
- *     fp8_ds_mla                   latent rows (not built in yet)
+ *     fp8_ds_mla                   latent rows of 512 + 64 elements alone: 656 bytes, below
+ *
+ * A latent row (mla.h) has L = kv_lora_rank latent and R = qk_rope_head_dim rotary elements:
+ *
+ *     float32, float16, bfloat16   the L + R elements
+ *     fp8_e4m3                     L + R codes, one static scale for all
+ *     *_per_token_head             uint8: the codes of the L latent elements, zero bytes to the next multiple of 4, the
+ *                                  R rotary elements in rotary_dtype, zero bytes to the next multiple of 4, the scale.
+ *                                  With separate scales both paddings stay and only the scale is elsewhere. L + R is at
+ *                                  most 8192
+ *     fp8_ds_mla                   uint8: 512 codes e4m3(x / scale of its tile of 128), 4 tile scales (float32,
+ *                                  max(absmax / 448, FLT_MIN)), 64 rotary elements in rotary_dtype
  */
 #define ATTN_FORMAT_LIST(X)                                                                                            \
-  X(ATTN_FORMAT_FLOAT32, 1, "float32", ATTN_DTYPE_FLOAT32, 1)                                                          \
-  X(ATTN_FORMAT_FLOAT16, 2, "float16", ATTN_DTYPE_FLOAT16, 1)                                                          \
-  X(ATTN_FORMAT_BFLOAT16, 3, "bfloat16", ATTN_DTYPE_BFLOAT16, 1)                                                       \
-  X(ATTN_FORMAT_FP8_E4M3, 4, "fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 1)                                                       \
+  X(ATTN_FORMAT_FLOAT32, 1, "float32", ATTN_DTYPE_FLOAT32, 3)                                                          \
+  X(ATTN_FORMAT_FLOAT16, 2, "float16", ATTN_DTYPE_FLOAT16, 3)                                                          \
+  X(ATTN_FORMAT_BFLOAT16, 3, "bfloat16", ATTN_DTYPE_BFLOAT16, 3)                                                       \
+  X(ATTN_FORMAT_FP8_E4M3, 4, "fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 3)                                                       \
   X(ATTN_FORMAT_FP8_E5M2, 5, "fp8_e5m2", ATTN_DTYPE_FP8_E5M2, 1)                                                       \
-  X(ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 6, "int8_per_token_head", ATTN_DTYPE_UINT8, 1)                                    \
-  X(ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 7, "fp8_per_token_head", ATTN_DTYPE_UINT8, 1)                                      \
-  X(ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 8, "int4_per_token_head", ATTN_DTYPE_UINT8, 1)                                    \
-  X(ATTN_FORMAT_FP8_DS_MLA, 9, "fp8_ds_mla", ATTN_DTYPE_UINT8, 0)
+  X(ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 6, "int8_per_token_head", ATTN_DTYPE_UINT8, 3)                                    \
+  X(ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 7, "fp8_per_token_head", ATTN_DTYPE_UINT8, 3)                                      \
+  X(ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 8, "int4_per_token_head", ATTN_DTYPE_UINT8, 3)                                    \
+  X(ATTN_FORMAT_FP8_DS_MLA, 9, "fp8_ds_mla", ATTN_DTYPE_UINT8, 2)
 
 typedef enum attn_format {
   ATTN_FORMAT_AUTO = 0, /**< the query's own type (in a cache call: the tensor's own type) */
-#define ATTN_FORMAT_ENUM(name, value, spelling, storage, built) name = value,
+#define ATTN_FORMAT_ENUM(name, value, spelling, storage, rows) name = value,
   ATTN_FORMAT_LIST(ATTN_FORMAT_ENUM)
 #undef ATTN_FORMAT_ENUM
 } attn_format;
@@ -84,7 +95,7 @@ typedef enum attn_separate_scales {
 /** What a cache of one layer looks like. Start from ATTN_CACHE_DESC_INIT. */
 typedef struct attn_cache_desc {
   uint32_t size;        /**< sizeof(attn_cache_desc) */
-  attn_format k_format; /**< any but fp8_ds_mla, which is not built in yet; AUTO is refused here */
+  attn_format k_format; /**< of K, or of the latent rows; AUTO is refused here */
   attn_format v_format; /**< AUTO (0): as k_format */
   attn_layout layout;   /**< 0: NHD */
   int64_t num_blocks;   /**< >= 0 */
@@ -94,9 +105,12 @@ typedef struct attn_cache_desc {
   int32_t head_size;    /**< elements of a K row, >= 1 */
   int32_t v_head_size;  /**< elements of a V row; 0: as head_size */
   int32_t separate_scales;  /**< a value of attn_separate_scales; other than 0 for *_per_token_head formats only */
-  int32_t kv_lora_rank;     /**< > 0 makes this a latent pool [num_blocks, block_size, row]; 0: K and V */
-  int32_t qk_rope_head_dim; /**< rotary elements of a latent row */
-  attn_dtype rotary_dtype;  /**< type of the rotary elements of quantised latent rows */
+  int32_t kv_lora_rank;     /**< L >= 1 makes this a latent pool [num_blocks, block_size, row]: then v_format is 0 or
+                                 k_format, layout, head sizes and v_block_bytes are 0, num_kv_heads is 0 or 1,
+                                 separate_scales is 0 or ATTN_SEPARATE_BOTH. 0: K and V */
+  int32_t qk_rope_head_dim; /**< R >= 0: rotary elements of a latent row */
+  attn_dtype rotary_dtype;  /**< type of the rotary elements of *_per_token_head and fp8_ds_mla latent rows, float16 or
+                                 bfloat16: required there, 0 elsewhere */
   int64_t k_block_bytes; /**< bytes from one block of K (or latent rows) to the next; 0: compact. Larger is padding */
   int64_t v_block_bytes; /**< likewise for V */
 } attn_cache_desc;
@@ -134,11 +148,13 @@ typedef struct attn_cache_info {
  *     HND strides: block = block_size * num_kv_heads * row, head = block_size * row,     offset = row, element = 1
  *
  * with k_block_bytes (v_block_bytes) in place of the block stride where given; it must be a multiple of the element and
- * at least the compact block. `row` counts elements of the tensor: head_size, or the bytes of a *_per_token_head row.
+ * at least the compact block. `row` counts elements of the tensor: head_size, or the bytes of a *_per_token_head row. A
+ * latent pool has three axes, strides block = block_size * row, offset = row, element = 1, and answers in k and
+ * k_scale.
  *
  * Thread-safe; allocates nothing. *info is written only on success.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a field outside its values); ATTN_E_UNSUPPORTED (a
- *         format that is not built in); ATTN_E_OVERFLOW (bytes beyond 64 bits).
+ *         format that does not store such rows); ATTN_E_OVERFLOW (bytes beyond 64 bits).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_cache_describe(const attn_cache_desc *desc, attn_cache_info *info,
                                                         attn_message *message);
@@ -170,18 +186,21 @@ typedef struct attn_cache_write_args {
                                      separate scales, [num_blocks, block_size, num_kv_heads] (HND: [num_blocks,
                                      num_kv_heads, block_size]), written. Float formats: NULL */
   const DLTensor *v_scale;      /**< likewise */
-  const DLTensor *kv_c;         /**< latent pools: [tokens, kv_lora_rank] */
-  const DLTensor *k_pe;         /**< latent pools: [tokens, qk_rope_head_dim] */
-  const DLTensor *kv_cache;     /**< latent pool [num_blocks, block_size, row]; written */
-  const DLTensor *kv_scale;     /**< latent pools: [1] or [num_blocks, block_size] */
-  attn_rotary rotary;           /**< 0: k is written as given. Else the fields below say how it is rotated first */
-  const DLTensor *positions;    /**< [tokens]  int64: the row of the tables for each row of k and q */
-  const DLTensor *rotary_cos;   /**< [max_position, rotary_dim / 2]  float32. Engines that keep one table
+  const DLTensor *kv_c;         /**< latent rows, in place of k and v: [tokens, kv_lora_rank]  float32 | float16 |
+                                     bfloat16 */
+  const DLTensor *k_pe;       /**< latent rows: [tokens, qk_rope_head_dim]  as kv_c, given for 0 rotary elements too */
+  const DLTensor *kv_cache;   /**< latent pool [num_blocks, block_size, row] of k_format; written. v_format and layout
+                                     are 0 */
+  const DLTensor *kv_scale;   /**< latent rows: as k_scale; fp8_e4m3 [1], separate scales [num_blocks, block_size] */
+  attn_rotary rotary;         /**< 0: k is written as given. Else the fields below say how it is rotated first */
+  const DLTensor *positions;  /**< [tokens]  int64: the row of the tables for each row of k and q */
+  const DLTensor *rotary_cos; /**< [max_position, rotary_dim / 2]  float32. Engines that keep one table
                                      [max_position, rotary_dim] of cosines, then sines, give two views of it */
-  const DLTensor *rotary_sin;   /**< [max_position, rotary_dim / 2]  float32 */
-  const DLTensor *q;            /**< NULL, or [tokens, num_q_heads, size]  float32 | float16 | bfloat16: rotated too,
+  const DLTensor *rotary_sin; /**< [max_position, rotary_dim / 2]  float32 */
+  const DLTensor *q;          /**< NULL, or [tokens, num_q_heads, size]  float32 | float16 | bfloat16: rotated too,
                                      into q_out. Any number of heads, size >= rotary_dim */
-  const DLTensor *q_out;        /**< with q: q's shape and type; written. May be the very tensor that q is */
+  const DLTensor *q_out;      /**< with q: q's shape and type; written. May be the very tensor that q is */
+  attn_dtype rotary_dtype;    /**< latent rows: as in attn_cache_desc */
 } attn_cache_write_args;
 #define ATTN_CACHE_WRITE_INIT ATTN_INIT(attn_cache_write_args)
 
@@ -205,11 +224,14 @@ typedef struct attn_cache_write_args {
  * row i of q_out in the same way. A row whose slot is skipped is skipped in k, v and q alike, and its position is not
  * read. A position outside the tables is ATTN_E_INDEX; in unchecked mode its row is skipped.
  *
+ * Latent rows are written from kv_c and k_pe into kv_cache in the same way. With `rotary` it is k_pe that is rotated
+ * (its first rotary_dim elements), and of the queries a view of their rotary elements may be given as q.
+ *
  * Finished on return on a CPU context. Allocates nothing. May run in several threads on disjoint slots.
  * @return ATTN_OK; ATTN_E_NULL; ATTN_E_STRUCT_SIZE; ATTN_E_RANGE (a switch, a format or a static scale outside its
  *         values); ATTN_E_SHAPE; ATTN_E_STRIDE; ATTN_E_ALIGN; ATTN_E_DTYPE (also uint8 rows without a format);
  *         ATTN_E_TENSOR_DEVICE; ATTN_E_OVERFLOW; ATTN_E_OVERLAP (one of k_cache, v_cache, separate scales and q_out
- *         overlaps another tensor); ATTN_E_INDEX; ATTN_E_UNSUPPORTED (a format or latent pool that is not built in);
+ *         overlaps another tensor); ATTN_E_INDEX; ATTN_E_UNSUPPORTED (a format that does not store such rows);
  *         ATTN_E_NAME, ATTN_E_BACKEND (backend).
  */
 ATTN_API ATTN_NODISCARD attn_status attn_cache_write(attn_context *context, const attn_cache_write_args *args,
@@ -229,14 +251,16 @@ typedef struct attn_cache_gather_args {
   const DLTensor *v_cache;     /**< pool of V; NULL: V is not gathered (v must be NULL too) */
   const DLTensor *k_scale;     /**< as in attn_cache_write_args, but only read */
   const DLTensor *v_scale;     /**< likewise */
-  const DLTensor *kv_cache;    /**< latent pool */
-  const DLTensor *kv_scale;    /**< latent pools */
+  const DLTensor *kv_cache;    /**< latent pool of k_format, in place of k_cache and v_cache */
+  const DLTensor *kv_scale;    /**< as in attn_cache_write_args, but only read */
   const DLTensor *block_table; /**< [seqs, width]  int32 */
   const DLTensor *seq_lens;    /**< [seqs]  int32, >= 0: one past the last position gathered */
   const DLTensor *seq_starts;  /**< [seqs]  int32, 0 <= start <= seq_len: first position gathered; NULL: 0 */
   const DLTensor *k;           /**< [sum of (seq_lens - seq_starts), num_kv_heads, head_size]; written */
   const DLTensor *v;           /**< [.., num_kv_heads, v_head_size]; written */
   const DLTensor *kv;          /**< [.., kv_lora_rank + qk_rope_head_dim]; written */
+  int32_t qk_rope_head_dim;    /**< latent rows: how many of kv's elements are the rotary ones */
+  attn_dtype rotary_dtype;     /**< latent rows: as in attn_cache_desc */
 } attn_cache_gather_args;
 #define ATTN_CACHE_GATHER_INIT ATTN_INIT(attn_cache_gather_args)
 
@@ -319,13 +343,17 @@ typedef struct attn_cache_requantise_args {
   attn_layout source_layout;    /**< axis order of source and source_scale */
   attn_layout target_layout;    /**< axis order of target and target_scale */
   int32_t head_size;            /**< elements of a row; 0: what a pool says that is no *_per_token_head; required where
-                                     both are */
+                                     both are. Latent rows: 0 */
   const DLTensor *source;       /**< pool of K or of V that blocks are read from */
   const DLTensor *source_scale; /**< its scales, as k_scale of attn_cache_gather_args */
   const DLTensor *target;       /**< pool that blocks are written to: source's block size and heads, any number of
                                      blocks; shares no memory with source */
   const DLTensor *target_scale; /**< its scales, as k_scale of attn_cache_write_args */
   const DLTensor *block_map;    /**< [n, 2]  int64: block of source, block of target */
+  int32_t kv_lora_rank;         /**< L >= 1: both pools hold latent rows, [num_blocks, block_size, row]; 0: K or V */
+  int32_t qk_rope_head_dim;     /**< latent rows: R >= 0 */
+  attn_dtype source_rotary_dtype; /**< latent rows: as rotary_dtype in attn_cache_desc */
+  attn_dtype target_rotary_dtype; /**< likewise */
 } attn_cache_requantise_args;
 #define ATTN_CACHE_REQUANTISE_INIT ATTN_INIT(attn_cache_requantise_args)
 

@@ -45,10 +45,8 @@ typedef struct attn_group_spec {
                                      of options.block_multiple. 0: 16 */
   int32_t kernel_block; /**< positions per block of the group's plans; 0: whole blocks, whatever size they get */
   const attn_cache_desc *layer; /**< what attn_cache_describe() takes for one layer; num_blocks, block_size and the
-                                     block strides, which are answered here, must be 0. With kv_lora_rank > 0 a row is
-                                     kv_lora_rank + qk_rope_head_dim elements of k_format, a float format or fp8, and
-                                     heads, head sizes, v_format and separate_scales must be 0 (such rows have an
-                                     address and no other call yet) */
+                                     block strides, which are answered here, must be 0. A layer of latent rows has
+                                     K alone, of three axes, and its scales of two */
 } attn_group_spec;
 #define ATTN_GROUP_SPEC_INIT ATTN_INIT(attn_group_spec)
 

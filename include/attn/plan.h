@@ -36,7 +36,11 @@ typedef struct attn_plan_limits {
 /** How automatic split counts are chosen. */
 typedef enum attn_split_rule {
   ATTN_SPLIT_DEFAULT = 0,   /**< by batch, heads, lengths and the device */
-  ATTN_SPLIT_COMPATIBLE = 1 /**< the reference system's own rule (not built in yet) */
+  ATTN_SPLIT_COMPATIBLE = 1 /**< as vLLM's Triton kernels cut, so that results can be compared piece by piece: latent
+                                 problems: min(next power of two >= longest kv_len / 512, 2 * threads) pieces, each
+                                 sequence cut at multiples of ceil(kv_len / pieces); others: 16 pieces of
+                                 ceil(kv_len / 256) * 16 keys where every sequence has one token and there are at most
+                                 128 / num_kv_heads, else 1. Refused with batch_invariant */
 } attn_split_rule;
 
 /** Options of a plan. Start from ATTN_PLAN_OPTIONS_INIT. */
@@ -84,6 +88,7 @@ typedef struct attn_plan_info {
   int32_t max_splits;             /**< the most pieces that a row's keys are cut into */
   int32_t num_threads;            /**< threads of a run */
   int32_t batch_invariant;        /**< the problem's */
+  int32_t mla_threshold; /**< ATTN_MLA_LAYER: the most new tokens of a sequence that goes absorbed; 0 for others */
 } attn_plan_info;
 #define ATTN_PLAN_INFO_INIT ATTN_INIT(attn_plan_info)
 

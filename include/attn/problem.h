@@ -53,6 +53,13 @@ typedef enum attn_kv_source {
 /** Which ALiBi bias is added; slopes are given to the run. */
 typedef enum attn_alibi { ATTN_ALIBI_NONE = 0, ATTN_ALIBI_LINEAR = 1, ATTN_ALIBI_SQRT = 2 } attn_alibi;
 
+/** Which call a latent problem is planned for (mla.h has the equations). */
+typedef enum attn_mla_form {
+  ATTN_MLA_MQA = 0,  /**< attn_mla_run_mqa(): queries in the latent space, results too */
+  ATTN_MLA_MHA = 1,  /**< attn_mla_run_mha(): keys and values expanded head by head */
+  ATTN_MLA_LAYER = 2 /**< attn_mla_layer_run(): short sequences absorbed, long ones expanded */
+} attn_mla_form;
+
 /** The description of a layer. Start from ATTN_PROBLEM_INIT and set at least the fields marked "required". */
 typedef struct attn_problem {
   uint32_t size;             /**< sizeof(attn_problem) */
@@ -95,11 +102,15 @@ typedef struct attn_problem {
   int32_t output_block;     /**< out_dtype fp8_e4m3: 0: one static scale, given to the run as output_scale; 64, 128:
                                  a scale for each group of so many elements of a row, written by the run to
                                  out_scale. Must be 0 for any other out_dtype */
-  int32_t kv_lora_rank;     /**< > 0: a latent problem (mla.h; not built in yet) */
-  int32_t qk_rope_head_dim; /**< latent problems */
-  int32_t qk_nope_head_dim; /**< latent problems, expanded form */
-  int32_t mla_v_head_dim;   /**< latent problems, expanded form */
-  attn_dtype rotary_dtype;  /**< latent problems: type of the rotary elements of quantised rows */
+  int32_t kv_lora_rank;     /**< L >= 1: a latent problem (mla.h says what then holds for the other fields); 0: none */
+  int32_t qk_rope_head_dim; /**< latent problems: R >= 0, rotary elements of a row */
+  int32_t qk_nope_head_dim; /**< ATTN_MLA_MHA, ATTN_MLA_LAYER: elements of q and of an expanded key before its rotary
+                                 ones, >= 1; else 0 */
+  int32_t mla_v_head_dim;   /**< ATTN_MLA_MHA, ATTN_MLA_LAYER: elements of an expanded value, >= 1; else 0 */
+  attn_dtype rotary_dtype;  /**< type of the rotary elements of fp8_ds_mla and *_per_token_head latent rows, float16 or
+                                 bfloat16: required there, 0 elsewhere */
+  attn_mla_form mla_form;   /**< latent problems: which call the plan is for; 0: attn_mla_run_mqa() */
+  int32_t context_chunk;    /**< ATTN_MLA_MHA, ATTN_MLA_LAYER: keys that are expanded at a time, >= 1; 0: automatic */
 } attn_problem;
 
 /** kv_source .. block_size 0, scale and softcap 0 (scale must be set), causal 1, both window bounds -1, the rest 0. */
@@ -107,7 +118,7 @@ typedef struct attn_problem {
   {                                                                                                                    \
     sizeof(attn_problem), ATTN_KV_CACHE, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT, ATTN_DTYPE_DEFAULT, ATTN_DTYPE_DEFAULT,       \
         ATTN_FORMAT_AUTO, ATTN_FORMAT_AUTO, ATTN_LAYOUT_NHD, 0, 0, 0.0f, 0.0f, 1, -1, -1, 0, 0, 0, ATTN_ALIBI_NONE, 0, \
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT                                                         \
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ATTN_DTYPE_DEFAULT, ATTN_MLA_MQA, 0                                        \
   }
 
 /**

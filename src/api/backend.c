@@ -105,6 +105,7 @@ int attn_backend_get(size_t index, attn_backend_info *info) {
   info->device = row->device;
   info->foreign = row->foreign;
   info->built = row->backend != NULL;
+  info->rows = row->backend != NULL ? row->backend->rows : 0;
   info->plays = row->plays;
   info->summary = row->summary;
   if (row->foreign) {

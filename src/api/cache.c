@@ -18,32 +18,69 @@ static attn_status positive(const char *field, int64_t value, int64_t least, att
   return ATTN_OK;
 }
 
-static attn_status built_format(const char *field, attn_format format, attn_message *message) {
+static attn_status built_format(const char *field, attn_format format, attn_row_kind kind, attn_message *message) {
   if (attn_format_storage(format) == ATTN_DTYPE_DEFAULT) {
     return attn_fail(message, ATTN_E_RANGE, "desc.%s: %s (%d), accepted: a format of attn_format but auto", field,
                      attn_format_name(format), (int)format);
   }
-  if (!attn_format_built(format)) {
+  if (!attn_format_serves(format, kind)) {
     char names[ATTN_FORMAT_NAMES_BYTES];
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "desc.%s: %s is not built in; accepted: %s", field,
-                     attn_format_name(format), attn_format_names_built(names));
+    return attn_fail(message, ATTN_E_UNSUPPORTED, "desc.%s: %s does not store %s; accepted: %s", field,
+                     attn_format_name(format), attn_row_kind_words(kind), attn_format_names(kind, names));
   }
+  return ATTN_OK;
+}
+
+static attn_status zero(const char *field, int64_t value, const char *why, attn_message *message) {
+  if (value != 0) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.%s: %lld, accepted: 0 (%s)", field, (long long)value, why);
+  }
+  return ATTN_OK;
+}
+
+/* A latent pool: what has no meaning for it, and its row. */
+static attn_status resolve_latent(attn_cache_desc *d, attn_message *message) {
+  const char *why = "latent rows have no heads";
+  ATTN_TRY(positive("kv_lora_rank", d->kv_lora_rank, 1, message));
+  ATTN_TRY(built_format("k_format", d->k_format, ATTN_ROWS_LATENT, message));
+  if (d->v_format != ATTN_FORMAT_AUTO && d->v_format != d->k_format) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.v_format: %s, accepted: auto or k_format (%s) with latent rows",
+                     attn_format_name(d->v_format), attn_format_name(d->k_format));
+  }
+  ATTN_TRY(
+      attn_latent_rows_check("desc.", d->k_format, d->kv_lora_rank, d->qk_rope_head_dim, d->rotary_dtype, message));
+  ATTN_TRY(zero("layout", d->layout, why, message));
+  ATTN_TRY(zero("head_size", d->head_size, why, message));
+  ATTN_TRY(zero("v_head_size", d->v_head_size, why, message));
+  ATTN_TRY(zero("v_block_bytes", d->v_block_bytes, "latent rows are one tensor", message));
+  if (d->num_kv_heads != 0 && d->num_kv_heads != 1) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.num_kv_heads: %d, accepted: 0 or 1 (%s)", (int)d->num_kv_heads, why);
+  }
+  if (d->separate_scales != ATTN_SEPARATE_NONE && d->separate_scales != ATTN_SEPARATE_BOTH) {
+    return attn_fail(message, ATTN_E_RANGE, "desc.separate_scales: %d, accepted: 0 (inline), 1 (a tensor of their own)",
+                     (int)d->separate_scales);
+  }
+  ATTN_TRY(attn_separate_scales_check("desc.separate_scales", d->separate_scales, d->k_format, d->k_format, message));
+  ATTN_TRY(positive("num_blocks", d->num_blocks, 0, message));
+  ATTN_TRY(positive("block_size", d->block_size, 0, message));
+  d->num_kv_heads = 1;
+  d->block_size = d->block_size == 0 ? DEFAULT_BLOCK_SIZE : d->block_size;
   return ATTN_OK;
 }
 
 /* Defaults filled in, every field judged. */
 static attn_status resolve_desc(const attn_cache_desc *desc, attn_cache_desc *d, attn_message *message) {
   *d = *desc;
-  if (d->kv_lora_rank != 0 || d->qk_rope_head_dim != 0 || d->rotary_dtype != ATTN_DTYPE_DEFAULT) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "desc.kv_lora_rank: %d, latent pools are not built in; accepted: 0 in every latent field",
-                     (int)d->kv_lora_rank);
+  if (d->kv_lora_rank != 0) {
+    return resolve_latent(d, message);
   }
-  ATTN_TRY(built_format("k_format", d->k_format, message));
+  ATTN_TRY(zero("qk_rope_head_dim", d->qk_rope_head_dim, "kv_lora_rank is 0", message));
+  ATTN_TRY(zero("rotary_dtype", d->rotary_dtype, "kv_lora_rank is 0", message));
+  ATTN_TRY(built_format("k_format", d->k_format, ATTN_ROWS_KV, message));
   if (d->v_format == ATTN_FORMAT_AUTO) {
     d->v_format = d->k_format;
   }
-  ATTN_TRY(built_format("v_format", d->v_format, message));
+  ATTN_TRY(built_format("v_format", d->v_format, ATTN_ROWS_KV, message));
   ATTN_TRY(attn_separate_scales_check("desc.separate_scales", d->separate_scales, d->k_format, d->v_format, message));
   if (d->layout != ATTN_LAYOUT_NHD && d->layout != ATTN_LAYOUT_HND) {
     return attn_fail(message, ATTN_E_RANGE, "desc.layout: %d, accepted: 0 (NHD) or 1 (HND)", (int)d->layout);
@@ -123,13 +160,24 @@ static attn_status lay_out_scales(const attn_cache_desc *d, const attn_cache_lay
   return ATTN_OK;
 }
 
+/* [blocks, heads = 1, offset, row] or [blocks, offset, heads = 1, row] without the axis of one head. */
+static void drop_head_axis(attn_cache_layout *layout) {
+  for (int32_t axis = 2; axis + 1 < layout->ndim; axis++) {
+    layout->shape[axis] = layout->shape[axis + 1];
+    layout->strides[axis] = layout->strides[axis + 1];
+  }
+  layout->ndim--;
+  layout->shape[layout->ndim] = layout->strides[layout->ndim] = 0;
+}
+
 /* One of K and V with its separate scales, added to the sums. */
 static attn_status describe_side(const attn_cache_desc *d, int is_v, attn_cache_info *info, attn_message *message) {
   const attn_format_facts *facts = attn_format_of(is_v ? d->v_format : d->k_format);
   attn_cache_layout *pool = is_v ? &info->v : &info->k;
   attn_cache_layout *scale = is_v ? &info->v_scale : &info->k_scale;
   int separate = facts->scale == ATTN_SCALE_ROW && attn_format_is_separate(d->separate_scales, is_v);
-  int64_t row = attn_format_row_extent(facts, is_v ? d->v_head_size : d->head_size, separate);
+  int64_t row = d->kv_lora_rank > 0 ? attn_latent_extent(facts, d->kv_lora_rank, d->qk_rope_head_dim, separate)
+                                    : attn_format_row_extent(facts, is_v ? d->v_head_size : d->head_size, separate);
   ATTN_TRY(lay_out(d, is_v ? "v" : "k", facts->format, row, is_v ? d->v_block_bytes : d->k_block_bytes, pool, message));
   if (separate) {
     ATTN_TRY(lay_out_scales(d, pool, is_v ? "v_scale" : "k_scale", scale, message));
@@ -155,7 +203,14 @@ attn_status attn_cache_describe(const attn_cache_desc *desc, attn_cache_info *in
   attn_cache_info made = ATTN_CACHE_INFO_INIT;
   ATTN_TRY(resolve_desc(desc, &d, message));
   ATTN_TRY(describe_side(&d, 0, &made, message));
-  ATTN_TRY(describe_side(&d, 1, &made, message));
+  if (d.kv_lora_rank > 0) {
+    drop_head_axis(&made.k);
+    if (made.k_scale.ndim > 0) {
+      drop_head_axis(&made.k_scale);
+    }
+  } else {
+    ATTN_TRY(describe_side(&d, 1, &made, message));
+  }
   *info = made;
   return ATTN_OK;
 }

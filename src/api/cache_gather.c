@@ -8,11 +8,71 @@
 #include "core/registry.h"
 #include "core/resolve.h"
 
+/* What K and V do not have. */
 static attn_status refuse_latent(const attn_cache_gather_args *args, attn_message *message) {
-  if (args->kv_cache != NULL || args->kv != NULL || args->kv_scale != NULL) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "kv_cache: latent pools are not built in; accepted: k_cache, v_cache");
+  const char *why = "kv_cache is not given";
+  ATTN_TRY(attn_refuse_tensor(args->kv, "kv", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->kv_scale, "kv_scale", why, message));
+  if (args->qk_rope_head_dim != 0 || args->rotary_dtype != ATTN_DTYPE_DEFAULT) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: 0 (%s)",
+                     args->qk_rope_head_dim != 0 ? "qk_rope_head_dim" : "rotary_dtype",
+                     args->qk_rope_head_dim != 0 ? (int)args->qk_rope_head_dim : (int)args->rotary_dtype, why);
   }
+  return ATTN_OK;
+}
+
+/* What latent rows do not have. */
+static attn_status refuse_heads(const attn_cache_gather_args *args, attn_message *message) {
+  const char *why = "kv_cache is given";
+  ATTN_TRY(attn_refuse_tensor(args->k_cache, "k_cache", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_cache, "v_cache", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_scale, "v_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->k, "k", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v, "v", why, message));
+  if (args->v_format != ATTN_FORMAT_AUTO || args->layout != ATTN_LAYOUT_NHD) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: 0 (%s)",
+                     args->v_format != ATTN_FORMAT_AUTO ? "v_format" : "layout",
+                     args->v_format != ATTN_FORMAT_AUTO ? (int)args->v_format : (int)args->layout, why);
+  }
+  return ATTN_OK;
+}
+
+/* The latent pool, and its output, which tells the size of a row. */
+static attn_status view_latent(const attn_cache_gather_args *args, int64_t rows, attn_gather_view *view,
+                               attn_message *message) {
+  ATTN_TRY(refuse_heads(args, message));
+  int64_t extents[2] = {rows, ATTN_ANY};
+  ATTN_TRY(attn_view_make(&view->k, args->kv, "kv", ATTN_WRITE, ATTN_DTYPE_FLOATS, 2, extents, message));
+  if (args->qk_rope_head_dim < 0 || args->qk_rope_head_dim >= view->k.shape[1]) {
+    return attn_fail(message, ATTN_E_RANGE, "qk_rope_head_dim: %d, accepted: 0 or more, below kv's %lld elements",
+                     (int)args->qk_rope_head_dim, (long long)view->k.shape[1]);
+  }
+  attn_rows_given given = {.pool_name = "kv_cache",
+                           .scale_name = "kv_scale",
+                           .format_name = "k_format",
+                           .pool = args->kv_cache,
+                           .scale = args->kv_scale,
+                           .format = args->k_format,
+                           .access = ATTN_READ,
+                           .num_blocks = ATTN_ANY,
+                           .block_size = ATTN_ANY,
+                           .size = view->k.shape[1] - args->qk_rope_head_dim,
+                           .kind = ATTN_ROWS_LATENT,
+                           .rotary = args->qk_rope_head_dim,
+                           .rotary_dtype = args->rotary_dtype};
+  view->k.ndim = 3;
+  view->k.shape[2] = view->k.shape[1];
+  view->k.stride[2] = view->k.stride[1];
+  view->k.shape[1] = 1;
+  view->k.stride[1] = 0;
+  ATTN_TRY(attn_rows_view_make(&view->k_rows, &view->k_cache, &given, message));
+  if (view->k_cache.shape[1] < 1) {
+    return attn_fail(message, ATTN_E_SHAPE, "kv_cache: block size %lld, accepted: 1 to 2147483647",
+                     (long long)view->k_cache.shape[1]);
+  }
+  view->num_blocks = view->k_cache.shape[0];
+  view->block_size = (int32_t)view->k_cache.shape[1];
   return ATTN_OK;
 }
 
@@ -110,8 +170,9 @@ static attn_status view_pair(attn_rows_given given, const DLTensor *output, cons
 
 static attn_status view_pools(const attn_cache_gather_args *args, int64_t rows, attn_gather_view *view,
                               attn_message *message) {
+  ATTN_TRY(refuse_latent(args, message));
   if (args->k_cache == NULL && args->v_cache == NULL) {
-    return attn_fail(message, ATTN_E_NULL, "k_cache: NULL, expected a pool (k_cache, v_cache or both)");
+    return attn_fail(message, ATTN_E_NULL, "k_cache: NULL, expected a pool (k_cache, v_cache or both, or kv_cache)");
   }
   attn_rows_given k = {.pool_name = "k_cache",
                        .scale_name = "k_scale",
@@ -150,17 +211,22 @@ static attn_status view_pools(const attn_cache_gather_args *args, int64_t rows, 
 static attn_status check_overlaps(const attn_gather_view *view, attn_message *message) {
   attn_view k_scale = attn_rows_scale_tensor(&view->k_rows);
   attn_view v_scale = attn_rows_scale_tensor(&view->v_rows);
+  int latent = view->k_rows.latent;
   const struct {
     const attn_view *view;
     const char *name;
   } inputs[] = {
-      {&view->k_cache, "k_cache"},   {&view->v_cache, "v_cache"},       {&view->block_table, "block_table"},
-      {&view->seq_lens, "seq_lens"}, {&view->seq_starts, "seq_starts"}, {&k_scale, "k_scale"},
+      {&view->k_cache, latent ? "kv_cache" : "k_cache"},
+      {&view->v_cache, "v_cache"},
+      {&view->block_table, "block_table"},
+      {&view->seq_lens, "seq_lens"},
+      {&view->seq_starts, "seq_starts"},
+      {&k_scale, latent ? "kv_scale" : "k_scale"},
       {&v_scale, "v_scale"},
   };
   ATTN_TRY(attn_refuse_overlap(&view->k, "k", &view->v, "v", message));
   for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
-    ATTN_TRY(attn_refuse_overlap(&view->k, "k", inputs[i].view, inputs[i].name, message));
+    ATTN_TRY(attn_refuse_overlap(&view->k, latent ? "kv" : "k", inputs[i].view, inputs[i].name, message));
     ATTN_TRY(attn_refuse_overlap(&view->v, "v", inputs[i].view, inputs[i].name, message));
   }
   return ATTN_OK;
@@ -176,10 +242,13 @@ attn_status attn_cache_gather(attn_context *context, const attn_cache_gather_arg
   ATTN_TRY(attn_registry_select_call(context, args->backend, &backend, message));
   ATTN_TRY(attn_check_move_switches(args->unchecked, args->layout, message));
   view.unchecked = args->unchecked;
-  ATTN_TRY(refuse_latent(args, message));
   ATTN_TRY(view_lists(args, &view, message));
   ATTN_TRY(check_lengths(&view, &rows, message));
-  ATTN_TRY(view_pools(args, rows, &view, message));
+  if (args->kv_cache != NULL) {
+    ATTN_TRY(view_latent(args, rows, &view, message));
+  } else {
+    ATTN_TRY(view_pools(args, rows, &view, message));
+  }
   ATTN_TRY(check_overlaps(&view, message));
   if (!args->unchecked) {
     ATTN_TRY(check_reach(&view, message));

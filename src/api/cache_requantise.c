@@ -36,6 +36,36 @@ static attn_status size_of_rows(const attn_cache_requantise_args *args, const at
   return ATTN_OK;
 }
 
+static attn_status refuse_latent_fields(const attn_cache_requantise_args *args, attn_message *message) {
+  const struct {
+    const char *name;
+    int32_t value;
+  } fields[] = {{"qk_rope_head_dim", args->qk_rope_head_dim},
+                {"source_rotary_dtype", (int32_t)args->source_rotary_dtype},
+                {"target_rotary_dtype", (int32_t)args->target_rotary_dtype}};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+    if (fields[i].value != 0) {
+      return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: 0 (kv_lora_rank is 0)", fields[i].name,
+                       (int)fields[i].value);
+    }
+  }
+  return ATTN_OK;
+}
+
+static attn_status check_latent_fields(const attn_cache_requantise_args *args, attn_message *message) {
+  if (args->kv_lora_rank < 1) {
+    return attn_fail(message, ATTN_E_RANGE, "kv_lora_rank: %d, accepted: 0 (K or V) or more", (int)args->kv_lora_rank);
+  }
+  if (args->head_size != 0) {
+    return attn_fail(message, ATTN_E_RANGE, "head_size: %d, accepted: 0 with kv_lora_rank", (int)args->head_size);
+  }
+  if (args->source_layout != ATTN_LAYOUT_NHD || args->target_layout != ATTN_LAYOUT_NHD) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: 1, accepted: 0 (latent rows have no heads)",
+                     args->source_layout != ATTN_LAYOUT_NHD ? "source_layout" : "target_layout");
+  }
+  return ATTN_OK;
+}
+
 static attn_status view_pools(const attn_cache_requantise_args *args, attn_requantise_view *view,
                               attn_message *message) {
   attn_rows_given source = {.pool_name = "source",
@@ -60,12 +90,25 @@ static attn_status view_pools(const attn_cache_requantise_args *args, attn_requa
                             .num_blocks = ATTN_ANY};
   const attn_format_facts *source_facts;
   const attn_format_facts *target_facts;
+  int latent = args->kv_lora_rank != 0;
+  if (latent) {
+    ATTN_TRY(check_latent_fields(args, message));
+    source.kind = target.kind = ATTN_ROWS_LATENT;
+    source.rotary = target.rotary = args->qk_rope_head_dim;
+    source.rotary_dtype = args->source_rotary_dtype;
+    target.rotary_dtype = args->target_rotary_dtype;
+  } else {
+    ATTN_TRY(refuse_latent_fields(args, message));
+  }
   ATTN_TRY(attn_rows_format(&source, &source_facts, message));
   ATTN_TRY(attn_rows_format(&target, &target_facts, message));
   if (args->source == NULL || args->target == NULL) {
     return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected a tensor", args->source == NULL ? "source" : "target");
   }
-  ATTN_TRY(size_of_rows(args, source_facts, target_facts, &source.size, message));
+  source.size = args->kv_lora_rank;
+  if (!latent) {
+    ATTN_TRY(size_of_rows(args, source_facts, target_facts, &source.size, message));
+  }
   ATTN_TRY(attn_rows_view_make(&view->source_rows, &view->map.source, &source, message));
   target.size = view->source_rows.size;
   target.block_size = view->map.source.shape[1];

@@ -2,6 +2,7 @@
 /* cache_write.c: attn_cache_write() at the border. Lists are judged in full before a byte moves. */
 #include <string.h>
 
+#include "api/cache_write.h"
 #include "api/rows_view.h"
 #include "core/bit_window.h"
 #include "core/fault.h"
@@ -11,11 +12,69 @@
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
+/* What K and V do not have. */
 static attn_status refuse_latent(const attn_cache_write_args *args, attn_message *message) {
-  if (args->kv_cache != NULL || args->kv_c != NULL || args->k_pe != NULL || args->kv_scale != NULL) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "kv_cache: latent pools are not built in; accepted: k_cache, v_cache");
+  const char *why = "kv_cache is not given";
+  ATTN_TRY(attn_refuse_tensor(args->kv_c, "kv_c", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->k_pe, "k_pe", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->kv_scale, "kv_scale", why, message));
+  if (args->rotary_dtype != ATTN_DTYPE_DEFAULT) {
+    return attn_fail(message, ATTN_E_RANGE, "rotary_dtype: %s, accepted: 0 (%s)", attn_dtype_name(args->rotary_dtype),
+                     why);
   }
+  return ATTN_OK;
+}
+
+/* What latent rows do not have. */
+static attn_status refuse_heads(const attn_cache_write_args *args, attn_message *message) {
+  const char *why = "kv_cache is given";
+  ATTN_TRY(attn_refuse_tensor(args->k, "k", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v, "v", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->k_cache, "k_cache", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_cache, "v_cache", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->k_scale, "k_scale", why, message));
+  ATTN_TRY(attn_refuse_tensor(args->v_scale, "v_scale", why, message));
+  if (args->v_format != ATTN_FORMAT_AUTO || args->layout != ATTN_LAYOUT_NHD) {
+    return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: 0 (%s)",
+                     args->v_format != ATTN_FORMAT_AUTO ? "v_format" : "layout",
+                     args->v_format != ATTN_FORMAT_AUTO ? (int)args->v_format : (int)args->layout, why);
+  }
+  return ATTN_OK;
+}
+
+/* [tokens, size] as [tokens, 1, size]. */
+static attn_status view_part(attn_view *view, const DLTensor *tensor, const char *name, int64_t tokens,
+                             attn_message *message) {
+  int64_t shape[2] = {tokens, ATTN_ANY};
+  ATTN_TRY(attn_view_make(view, tensor, name, ATTN_READ, ATTN_DTYPE_FLOATS, 2, shape, message));
+  view->ndim = 3;
+  view->shape[2] = view->shape[1];
+  view->stride[2] = view->stride[1];
+  view->shape[1] = 1;
+  view->stride[1] = 0;
+  return ATTN_OK;
+}
+
+static attn_status view_latent(const attn_cache_write_args *args, attn_write_view *view, attn_message *message) {
+  ATTN_TRY(refuse_heads(args, message));
+  ATTN_TRY(view_part(&view->k, args->kv_c, "kv_c", ATTN_ANY, message));
+  ATTN_TRY(view_part(&view->k_pe, args->k_pe, "k_pe", view->k.shape[0], message));
+  attn_rows_given given = {.pool_name = "kv_cache",
+                           .scale_name = "kv_scale",
+                           .format_name = "k_format",
+                           .pool = args->kv_cache,
+                           .scale = args->kv_scale,
+                           .format = args->k_format,
+                           .access = ATTN_WRITE,
+                           .num_blocks = ATTN_ANY,
+                           .block_size = ATTN_ANY,
+                           .size = view->k.shape[2],
+                           .kind = ATTN_ROWS_LATENT,
+                           .rotary = view->k_pe.shape[2],
+                           .rotary_dtype = args->rotary_dtype};
+  ATTN_TRY(attn_rows_view_make(&view->k_rows, &view->k_cache, &given, message));
+  view->block_size = (int32_t)view->k_cache.shape[1];
+  view->capacity = view->k_cache.shape[0] * view->k_cache.shape[1];
   return ATTN_OK;
 }
 
@@ -34,6 +93,7 @@ static attn_status view_pair(const DLTensor *source, const char *source_name, at
 }
 
 static attn_status view_pools(const attn_cache_write_args *args, attn_write_view *view, attn_message *message) {
+  ATTN_TRY(refuse_latent(args, message));
   attn_rows_given k = {.pool_name = "k_cache",
                        .scale_name = "k_scale",
                        .format_name = "k_format",
@@ -71,8 +131,8 @@ static attn_status view_slots(const attn_cache_write_args *args, attn_write_view
                           ATTN_DTYPE_BIT(ATTN_DTYPE_INT64), 1, &any, message));
   view->num_slots = view->slot_mapping.shape[0];
   if (view->num_slots > view->k.shape[0]) {
-    return attn_fail(message, ATTN_E_SHAPE, "slot_mapping: %lld slots, expected at most the %lld rows of k",
-                     (long long)view->num_slots, (long long)view->k.shape[0]);
+    return attn_fail(message, ATTN_E_SHAPE, "slot_mapping: %lld slots, expected at most the %lld rows of %s",
+                     (long long)view->num_slots, (long long)view->k.shape[0], view->k_rows.latent ? "kv_c" : "k");
   }
   return ATTN_OK;
 }
@@ -136,7 +196,8 @@ static attn_status view_rotary(const attn_cache_write_args *args, attn_write_vie
                      (long long)view->rotary_cos.shape[1], ATTN_ROW_MAX / 2);
   }
   view->rotary_dim = (int32_t)view->rotary_cos.shape[1] * 2;
-  ATTN_TRY(at_least_rotary(&view->k, "k", view, message));
+  const attn_view *rotated = view->k_rows.latent ? &view->k_pe : &view->k;
+  ATTN_TRY(at_least_rotary(rotated, view->k_rows.latent ? "k_pe" : "k", view, message));
   ATTN_TRY(attn_view_make(&view->positions, args->positions, "positions", ATTN_READ, ATTN_DTYPE_BIT(ATTN_DTYPE_INT64),
                           1, any, message));
   ATTN_TRY(at_least_slots(&view->positions, "positions", view->num_slots, message));
@@ -159,18 +220,20 @@ static int is_in_place(const named_view *output, const named_view *input) {
 /* A static scale is read, a separate one written. */
 static attn_status check_overlaps(const attn_write_view *view, attn_message *message) {
   const named_view none = {{0}, ""};
-  named_view k_scale = {attn_rows_scale_tensor(&view->k_rows), "k_scale"};
+  int latent = view->k_rows.latent;
+  named_view k_scale = {attn_rows_scale_tensor(&view->k_rows), latent ? "kv_scale" : "k_scale"};
   named_view v_scale = {attn_rows_scale_tensor(&view->v_rows), "v_scale"};
   const named_view outputs[] = {
-      {view->k_cache, "k_cache"},
+      {view->k_cache, latent ? "kv_cache" : "k_cache"},
       {view->v_cache, "v_cache"},
       view->k_rows.separate ? k_scale : none,
       view->v_rows.separate ? v_scale : none,
       {view->q_out, "q_out"},
   };
   const named_view inputs[] = {
-      {view->k, "k"},
+      {view->k, latent ? "kv_c" : "k"},
       {view->v, "v"},
+      {view->k_pe, "k_pe"},
       {view->slot_mapping, "slot_mapping"},
       {view->positions, "positions"},
       {view->rotary_cos, "rotary_cos"},
@@ -269,22 +332,27 @@ static attn_status check_slots(const attn_write_view *view, attn_message *messag
   return check_duplicates(&view->slot_mapping, message);
 }
 
+attn_status attn_cache_write_view(const attn_cache_write_args *args, attn_write_view *view, attn_message *message) {
+  memset(view, 0, sizeof *view);
+  ATTN_TRY(attn_check_move_switches(args->unchecked, args->layout, message));
+  if (args->kv_cache != NULL) {
+    ATTN_TRY(view_latent(args, view, message));
+  } else {
+    ATTN_TRY(view_pools(args, view, message));
+  }
+  ATTN_TRY(view_slots(args, view, message));
+  ATTN_TRY(view_rotary(args, view, message));
+  ATTN_TRY(check_overlaps(view, message));
+  ATTN_TRY(settle_broadcast(view, args->unchecked, message));
+  return args->unchecked ? ATTN_OK : check_slots(view, message);
+}
+
 attn_status attn_cache_write(attn_context *context, const attn_cache_write_args *args, attn_message *message) {
   ATTN_CHECK_POINTER(context, "context", message);
   ATTN_CHECK_STRUCT(args, "args", attn_cache_write_args, message);
   attn_write_view view;
-  memset(&view, 0, sizeof view);
   const attn_backend *backend;
   ATTN_TRY(attn_registry_select_call(context, args->backend, &backend, message));
-  ATTN_TRY(attn_check_move_switches(args->unchecked, args->layout, message));
-  ATTN_TRY(refuse_latent(args, message));
-  ATTN_TRY(view_pools(args, &view, message));
-  ATTN_TRY(view_slots(args, &view, message));
-  ATTN_TRY(view_rotary(args, &view, message));
-  ATTN_TRY(check_overlaps(&view, message));
-  ATTN_TRY(settle_broadcast(&view, args->unchecked, message));
-  if (!args->unchecked) {
-    ATTN_TRY(check_slots(&view, message));
-  }
+  ATTN_TRY(attn_cache_write_view(args, &view, message));
   return backend->cache_write(context, &view, message);
 }

@@ -16,38 +16,6 @@
 
 /* ---- Specs ------------------------------------------------------------------------------------------------------- */
 
-/* Latent rows, which attn_cache_describe() does not know yet: their address and size alone; of one position, or of no
-   blocks, so that nothing overflows. */
-static attn_status describe_latent(const attn_cache_desc *d, attn_cache_layout part[4], attn_message *message) {
-  attn_dtype dtype = attn_format_storage(d->k_format);
-  if (d->num_kv_heads != 0 || d->head_size != 0 || d->v_head_size != 0 || d->v_format != ATTN_FORMAT_AUTO ||
-      d->separate_scales != 0 || d->rotary_dtype != ATTN_DTYPE_DEFAULT) {
-    return attn_fail(message, ATTN_E_RANGE,
-                     "desc.kv_lora_rank: %d, accepted: 0 in num_kv_heads, head_size, v_head_size, v_format, "
-                     "separate_scales and rotary_dtype of a latent layer",
-                     (int)d->kv_lora_rank);
-  }
-  if (d->kv_lora_rank < 1 || d->qk_rope_head_dim < 0) {
-    return attn_fail(message, ATTN_E_RANGE, "desc.kv_lora_rank: %d with qk_rope_head_dim %d, accepted: 1 and 0 or more",
-                     (int)d->kv_lora_rank, (int)d->qk_rope_head_dim);
-  }
-  if (dtype == ATTN_DTYPE_DEFAULT || dtype == ATTN_DTYPE_UINT8 || !attn_format_built(d->k_format)) {
-    return attn_fail(
-        message, ATTN_E_UNSUPPORTED,
-        "desc.k_format: %s is not built in for latent rows; accepted: a float format or fp8_e4m3, fp8_e5m2",
-        attn_format_name(d->k_format));
-  }
-  int64_t row = (int64_t)d->kv_lora_rank + d->qk_rope_head_dim;
-  int64_t block = row * d->block_size; /* below 2^63 */
-  part[ATTN_PART_K] = (attn_cache_layout){.dtype = dtype,
-                                          .ndim = 3,
-                                          .shape = {d->num_blocks, d->block_size, row},
-                                          .strides = {block, row, 1},
-                                          .row_bytes = (uint64_t)row * attn_dtype_bytes(dtype),
-                                          .bytes = (uint64_t)(block * d->num_blocks) * attn_dtype_bytes(dtype)};
-  return ATTN_OK;
-}
-
 /* The tensors of one layer with blocks of `positions`; unused ones are 0. */
 static attn_status describe(const attn_group_spec *spec, int64_t num_blocks, int32_t positions,
                             attn_cache_layout part[4], attn_message *message) {
@@ -55,9 +23,6 @@ static attn_status describe(const attn_group_spec *spec, int64_t num_blocks, int
   desc.num_blocks = num_blocks;
   desc.block_size = positions;
   memset(part, 0, 4 * sizeof *part);
-  if (desc.kv_lora_rank != 0) {
-    return describe_latent(&desc, part, message);
-  }
   attn_cache_info info = ATTN_CACHE_INFO_INIT;
   ATTN_TRY(attn_cache_describe(&desc, &info, message));
   part[ATTN_PART_K] = info.k;

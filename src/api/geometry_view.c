@@ -71,7 +71,7 @@ static attn_status check_part(const attn_group_pages *group, attn_page_part part
   const attn_cache_layout *layout = &group->part[part];
   uint64_t bytes = 0;
   size_t element = attn_dtype_bytes(layout->dtype);
-  if (element == 0 || layout->ndim < 3 || layout->ndim > 4 || part_extent(layout, &bytes) ||
+  if (element == 0 || layout->ndim < 2 || layout->ndim > 4 || part_extent(layout, &bytes) ||
       attn_add_overflow(bytes, group->part_offset[part], &bytes) || bytes > group->layer_bytes ||
       group->kernel_block_bytes % element != 0) {
     return attn_fail(message, ATTN_E_RANGE,

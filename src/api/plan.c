@@ -58,6 +58,7 @@ static uint64_t fingerprint_of(const attn_plan *plan, const attn_plan *address) 
   hash = hash_bytes(hash, &plan->limits, sizeof plan->limits);
   hash = hash_bytes(hash, &plan->backend, sizeof plan->backend);
   hash = hash_bytes(hash, &plan->num_splits, sizeof plan->num_splits);
+  hash = hash_bytes(hash, &plan->split_rule, sizeof plan->split_rule);
   return hash_bytes(hash, &plan->context->threads.num_threads, sizeof plan->context->threads.num_threads);
 }
 
@@ -129,6 +130,7 @@ attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *info, attn
   info->max_splits = plan->cost.max_splits;
   info->num_threads = plan->context->threads.num_threads;
   info->batch_invariant = plan->problem.batch_invariant;
+  info->mla_threshold = plan->cost.mla_threshold;
   return ATTN_OK;
 }
 
@@ -233,6 +235,9 @@ static attn_status view_batch(const attn_plan *plan, const attn_batch *batch, ba
   }
   if (batch->seq_lens != NULL) {
     return attn_fail(message, ATTN_E_NULL, "seq_lens: given, accepted: NULL without a cache (give kv_start_loc)");
+  }
+  if (batch->kv_start_loc != NULL && plan->problem.kv_lora_rank > 0) {
+    return attn_fail(message, ATTN_E_NULL, "kv_start_loc: given, accepted: NULL with a latent problem");
   }
   if (batch->kv_start_loc != NULL) {
     ATTN_TRY(list_view(&views->kv_start_loc, batch->kv_start_loc, "kv_start_loc", num_seqs + 1, message));

@@ -19,6 +19,10 @@ attn_status attn_pool_view_make(attn_view *view, const DLTensor *tensor, const c
     view->shape[2] = extent;
     view->stride[2] = stride;
   }
+  return attn_pool_extents_check(view, name, message);
+}
+
+attn_status attn_pool_extents_check(const attn_view *view, const char *name, attn_message *message) {
   if ((view->shape[0] > 0 && view->shape[1] < 1) || view->shape[1] > INT32_MAX) {
     return attn_fail(message, ATTN_E_SHAPE, "%s: block size %lld, accepted: 1 to 2147483647", name,
                      (long long)view->shape[1]);

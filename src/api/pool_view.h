@@ -20,6 +20,9 @@ typedef struct attn_pool_shape {
 attn_status attn_pool_view_make(attn_view *view, const DLTensor *tensor, const char *name, attn_access access,
                                 const attn_pool_shape *shape, attn_message *message);
 
+/* A pool's blocks and positions, axes 0 and 1 of its view, can be counted. */
+attn_status attn_pool_extents_check(const attn_view *view, const char *name, attn_message *message);
+
 /* Refuse an output that shares bytes with another tensor. Absent views (ndim 0) never overlap. */
 attn_status attn_refuse_overlap(const attn_view *output, const char *output_name, const attn_view *other,
                                 const char *other_name, attn_message *message);

@@ -30,10 +30,11 @@ attn_status attn_rows_format(const attn_rows_given *given, const attn_format_fac
     return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: a value of attn_format", given->format_name,
                      (int)format);
   }
-  if (!attn_format_built(format)) {
+  attn_row_kind kind = given->kind == ATTN_ROWS_LATENT ? ATTN_ROWS_LATENT : ATTN_ROWS_KV;
+  if (!attn_format_serves(format, kind)) {
     char names[ATTN_FORMAT_NAMES_BYTES];
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s is not built in; accepted: auto, %s", given->format_name,
-                     attn_format_name(format), attn_format_names_built(names));
+    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s does not store %s; accepted: auto, %s", given->format_name,
+                     attn_format_name(format), attn_row_kind_words(kind), attn_format_names(kind, names));
   }
   return ATTN_OK;
 }
@@ -64,6 +65,10 @@ static attn_status view_static(attn_rows *rows, const attn_rows_given *given, in
   }
   int64_t any = ATTN_ANY;
   ATTN_TRY(attn_view_make(&rows->scale, given->scale, given->scale_name, ATTN_READ, FLOAT32_ONLY, 1, &any, message));
+  if (rows->scale.shape[0] != 1 && rows->latent) {
+    return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected 1", given->scale_name,
+                     (long long)rows->scale.shape[0]);
+  }
   if (rows->scale.shape[0] != 1 && rows->scale.shape[0] != heads) {
     return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected 1 or num_kv_heads (%lld)",
                      given->scale_name, (long long)rows->scale.shape[0], (long long)heads);
@@ -98,11 +103,29 @@ static attn_status view_separate(attn_rows *rows, const attn_view *pool, const a
   return ATTN_OK;
 }
 
+/* [blocks, offset] of float32, as [blocks, offset, 1, 4] bytes. */
+static attn_status view_latent_separate(attn_rows *rows, const attn_view *pool, const attn_rows_given *given,
+                                        attn_message *message) {
+  int64_t shape[2] = {pool->shape[0], pool->shape[1]};
+  attn_view *scale = &rows->scale;
+  ATTN_TRY(attn_view_make(scale, given->scale, given->scale_name, given->access, FLOAT32_ONLY, 2, shape, message));
+  scale->dtype = ATTN_DTYPE_UINT8;
+  scale->ndim = 4;
+  scale->shape[2] = 1;
+  scale->stride[2] = 0;
+  scale->shape[3] = 4;
+  scale->stride[3] = 1;
+  rows->separate = 1;
+  return ATTN_OK;
+}
+
 static void view_inline(attn_rows *rows, const attn_view *pool) {
   rows->scale = *pool;
   rows->scale.shape[3] = 4;
   if (pool->data != NULL) {
-    rows->scale.data += attn_format_scale_offset(rows->facts, rows->size) * pool->stride[3];
+    int64_t at = rows->latent ? attn_latent_scale_at(rows->facts, rows->size, rows->rotary)
+                              : attn_format_scale_offset(rows->facts, rows->size);
+    rows->scale.data += at * pool->stride[3];
   }
 }
 
@@ -113,16 +136,57 @@ static attn_status view_scale(attn_rows *rows, const attn_view *pool, const attn
     return view_static(rows, given, pool->shape[2], message);
   case ATTN_SCALE_ROW:
     if (given->scale != NULL) {
-      return view_separate(rows, pool, given, message);
+      return rows->latent ? view_latent_separate(rows, pool, given, message)
+                          : view_separate(rows, pool, given, message);
     }
     view_inline(rows, pool);
     return ATTN_OK;
   default:
-    return attn_refuse_tensor(given->scale, given->scale_name, "float formats have no scales", message);
+    return attn_refuse_tensor(given->scale, given->scale_name,
+                              rows->facts->scale == ATTN_SCALE_TILE ? "rows of fp8_ds_mla hold their scales"
+                                                                    : "float formats have no scales",
+                              message);
   }
 }
 
+/* A latent pool of three axes, as one of four with one head. */
+static attn_status view_latent(attn_rows *rows, attn_view *view, const attn_rows_given *given, attn_message *message) {
+  attn_rows made;
+  memset(&made, 0, sizeof made);
+  ATTN_TRY(attn_rows_format(given, &made.facts, message));
+  ATTN_TRY(attn_latent_rows_check("", made.facts->format, (int32_t)attn_min(given->size, INT32_MAX),
+                                  (int32_t)attn_min(given->rotary, INT32_MAX), given->rotary_dtype, message));
+  int64_t extents[3] = {given->num_blocks, given->block_size,
+                        attn_latent_extent(made.facts, given->size, given->rotary, given->scale != NULL)};
+  attn_status status =
+      attn_view_make(view, given->pool, given->pool_name, given->access, made.facts->dtypes, 3, extents, message);
+  if (status == ATTN_E_SHAPE) {
+    attn_append(message, " (%s, latent rows of %lld + %lld elements%s)", attn_format_name(made.facts->format),
+                (long long)given->size, (long long)given->rotary,
+                made.facts->scale != ATTN_SCALE_ROW ? ""
+                : given->scale != NULL              ? ", scales separate"
+                                                    : ", scales inline");
+  }
+  ATTN_TRY(status);
+  view->ndim = 4;
+  view->shape[3] = view->shape[2];
+  view->stride[3] = view->stride[2];
+  view->shape[2] = 1;
+  view->stride[2] = 0;
+  ATTN_TRY(attn_pool_extents_check(view, given->pool_name, message));
+  made.latent = 1;
+  made.size = given->size;
+  made.rotary = given->rotary;
+  made.rotary_dtype = attn_format_is_mixed(made.facts) ? given->rotary_dtype : view->dtype;
+  ATTN_TRY(view_scale(&made, view, given, message));
+  *rows = made;
+  return ATTN_OK;
+}
+
 attn_status attn_rows_view_make(attn_rows *rows, attn_view *view, const attn_rows_given *given, attn_message *message) {
+  if (given->kind == ATTN_ROWS_LATENT) {
+    return view_latent(rows, view, given, message);
+  }
   attn_rows made;
   memset(&made, 0, sizeof made);
   ATTN_TRY(attn_rows_format(given, &made.facts, message));

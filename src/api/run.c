@@ -6,6 +6,7 @@
 
 #include "api/rows_view.h"
 #include "api/run_lists.h"
+#include "api/run_view.h"
 #include "api/step.h"
 #include "api/workspace_busy.h"
 #include "core/arithmetic.h"
@@ -15,8 +16,8 @@
 #define INT32_ONLY ATTN_DTYPE_BIT(ATTN_DTYPE_INT32)
 
 /* A tensor that the problem declares has to be given, and the reverse. */
-static attn_status declared(const DLTensor *tensor, const char *name, int is_declared, const char *field,
-                            attn_message *message) {
+attn_status attn_run_declared(const DLTensor *tensor, const char *name, int is_declared, const char *field,
+                              attn_message *message) {
   if (is_declared && tensor == NULL) {
     return attn_fail(message, ATTN_E_NULL, "%s: NULL, expected a tensor because the problem has %s", name, field);
   }
@@ -27,7 +28,7 @@ static attn_status declared(const DLTensor *tensor, const char *name, int is_dec
 }
 
 /* A tensor disagrees with the plan: say which field of the problem it was held against. */
-static attn_status with_hint(attn_status status, attn_status code, const char *hint, attn_message *message) {
+attn_status attn_run_hint(attn_status status, attn_status code, const char *hint, attn_message *message) {
   if (status == code && message != NULL) {
     size_t used = strlen(message->text);
     (void)snprintf(message->text + used, sizeof message->text - used, " (%s)", hint);
@@ -35,8 +36,8 @@ static attn_status with_hint(attn_status status, attn_status code, const char *h
   return status;
 }
 
-static attn_status at_least_tokens(const attn_view *view, const char *name, const attn_step *step,
-                                   attn_message *message) {
+attn_status attn_run_at_least_tokens(const attn_view *view, const char *name, const attn_step *step,
+                                     attn_message *message) {
   if (view->shape[0] < step->num_tokens) {
     return attn_fail(message, ATTN_E_SHAPE, "%s: axis 0 has extent %lld, expected the batch's %lld tokens or more",
                      name, (long long)view->shape[0], (long long)step->num_tokens);
@@ -45,12 +46,12 @@ static attn_status at_least_tokens(const attn_view *view, const char *name, cons
 }
 
 /* [tokens or more, heads, size] of one type. */
-static attn_status token_view(attn_view *view, const DLTensor *tensor, const char *name, attn_access access,
-                              attn_dtype dtype, int64_t heads, int64_t size, const attn_step *step,
-                              attn_message *message) {
+attn_status attn_run_token_view(attn_view *view, const DLTensor *tensor, const char *name, attn_access access,
+                                attn_dtype dtype, int64_t heads, int64_t size, const attn_step *step,
+                                attn_message *message) {
   int64_t shape[3] = {ATTN_ANY, heads, size};
   ATTN_TRY(attn_view_make(view, tensor, name, access, ATTN_DTYPE_BIT(dtype), 3, shape, message));
-  return at_least_tokens(view, name, step, message);
+  return attn_run_at_least_tokens(view, name, step, message);
 }
 
 static attn_status view_direct(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
@@ -80,10 +81,10 @@ static attn_status view_direct(const attn_plan *plan, const attn_run_args *args,
 static attn_status view_queries(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
                                 attn_message *message) {
   const attn_problem *p = &plan->problem;
-  attn_status status =
-      token_view(&view->q, args->q, "q", ATTN_READ, p->q_dtype, p->num_q_heads, p->qk_head_size, view->step, message);
-  ATTN_TRY(with_hint(status, ATTN_E_DTYPE, "problem.q_dtype", message));
-  ATTN_TRY(declared(args->q_scale, "q_scale", p->q_dtype == ATTN_DTYPE_FP8_E4M3, "an fp8 q_dtype", message));
+  attn_status status = attn_run_token_view(&view->q, args->q, "q", ATTN_READ, p->q_dtype, p->num_q_heads,
+                                           p->qk_head_size, view->step, message);
+  ATTN_TRY(attn_run_hint(status, ATTN_E_DTYPE, "problem.q_dtype", message));
+  ATTN_TRY(attn_run_declared(args->q_scale, "q_scale", p->q_dtype == ATTN_DTYPE_FP8_E4M3, "an fp8 q_dtype", message));
   if (args->q_scale == NULL) {
     return ATTN_OK;
   }
@@ -98,19 +99,19 @@ static attn_status view_pool(const attn_plan *plan, attn_rows_given *given, int 
                              attn_message *message) {
   const attn_problem *p = &plan->problem;
   if (attn_format_of(given->format)->scale == ATTN_SCALE_ROW) {
-    ATTN_TRY(declared(given->scale, given->scale_name, attn_format_is_separate(p->separate_scales, is_v),
-                      "separate scales of it", message));
+    ATTN_TRY(attn_run_declared(given->scale, given->scale_name, attn_format_is_separate(p->separate_scales, is_v),
+                               "separate scales of it", message));
   }
   given->layout = p->layout;
   given->access = ATTN_READ;
   given->block_size = p->block_size;
   given->num_heads = p->num_kv_heads;
   attn_status status = attn_rows_view_make(rows, view, given, message);
-  status = with_hint(status, ATTN_E_DTYPE, is_v ? "problem.v_format" : "problem.k_format", message);
-  return with_hint(status, ATTN_E_SHAPE,
-                   p->layout == ATTN_LAYOUT_HND ? "HND: blocks, num_kv_heads, the plan's block_size, row"
-                                                : "NHD: blocks, the plan's block_size, num_kv_heads, row",
-                   message);
+  status = attn_run_hint(status, ATTN_E_DTYPE, is_v ? "problem.v_format" : "problem.k_format", message);
+  return attn_run_hint(status, ATTN_E_SHAPE,
+                       p->layout == ATTN_LAYOUT_HND ? "HND: blocks, num_kv_heads, the plan's block_size, row"
+                                                    : "NHD: blocks, the plan's block_size, num_kv_heads, row",
+                       message);
 }
 
 static attn_status view_cache(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
@@ -145,7 +146,7 @@ static attn_status view_bias(const attn_plan *plan, const DLTensor *tensor, attn
                              attn_message *message) {
   int64_t shape[3] = {ATTN_ANY, ATTN_ANY, ATTN_ANY};
   ATTN_TRY(attn_view_make(&view->bias, tensor, "bias", ATTN_READ, FLOAT32_ONLY, 3, shape, message));
-  ATTN_TRY(at_least_tokens(&view->bias, "bias", view->step, message));
+  ATTN_TRY(attn_run_at_least_tokens(&view->bias, "bias", view->step, message));
   if (view->bias.shape[1] != plan->problem.num_q_heads && view->bias.shape[1] != 1) {
     return attn_fail(message, ATTN_E_SHAPE, "bias: axis 1 has extent %lld, expected %d or 1",
                      (long long)view->bias.shape[1], (int)plan->problem.num_q_heads);
@@ -161,16 +162,17 @@ static attn_status view_bias(const attn_plan *plan, const DLTensor *tensor, attn
   return ATTN_OK;
 }
 
-static attn_status view_options(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
-                                attn_message *message) {
+attn_status attn_run_view_options(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                  attn_message *message) {
   const attn_problem *p = &plan->problem;
   const int64_t heads = p->num_q_heads;
   const int64_t seqs = view->step->num_seqs;
-  ATTN_TRY(declared(args->alibi_slopes, "alibi_slopes", p->alibi != ATTN_ALIBI_NONE, "alibi", message));
-  ATTN_TRY(declared(args->sinks, "sinks", p->has_sinks, "has_sinks", message));
-  ATTN_TRY(declared(args->bias, "bias", p->has_bias, "has_bias", message));
-  ATTN_TRY(declared(args->prefix_ranges, "prefix_ranges", p->has_prefix_ranges, "has_prefix_ranges", message));
-  ATTN_TRY(declared(args->causal_per_seq, "causal_per_seq", p->has_causal_per_seq, "has_causal_per_seq", message));
+  ATTN_TRY(attn_run_declared(args->alibi_slopes, "alibi_slopes", p->alibi != ATTN_ALIBI_NONE, "alibi", message));
+  ATTN_TRY(attn_run_declared(args->sinks, "sinks", p->has_sinks, "has_sinks", message));
+  ATTN_TRY(attn_run_declared(args->bias, "bias", p->has_bias, "has_bias", message));
+  ATTN_TRY(attn_run_declared(args->prefix_ranges, "prefix_ranges", p->has_prefix_ranges, "has_prefix_ranges", message));
+  ATTN_TRY(
+      attn_run_declared(args->causal_per_seq, "causal_per_seq", p->has_causal_per_seq, "has_causal_per_seq", message));
   if (args->alibi_slopes != NULL) {
     ATTN_TRY(attn_view_make(&view->alibi_slopes, args->alibi_slopes, "alibi_slopes", ATTN_READ, FLOAT32_ONLY, 1, &heads,
                             message));
@@ -197,13 +199,13 @@ static attn_status view_options(const attn_plan *plan, const attn_run_args *args
 }
 
 /* The scales of an fp8 output: one given, or one a group written. */
-static attn_status view_output_scales(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
-                                      attn_message *message) {
+attn_status attn_run_view_output_scales(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                        attn_message *message) {
   const attn_problem *p = &plan->problem;
   int is_fp8 = p->out_dtype == ATTN_DTYPE_FP8_E4M3;
-  ATTN_TRY(declared(args->output_scale, "output_scale", is_fp8 && p->output_block == 0,
-                    "out_dtype fp8_e4m3 with output_block 0", message));
-  ATTN_TRY(declared(args->out_scale, "out_scale", p->output_block != 0, "output_block", message));
+  ATTN_TRY(attn_run_declared(args->output_scale, "output_scale", is_fp8 && p->output_block == 0,
+                             "out_dtype fp8_e4m3 with output_block 0", message));
+  ATTN_TRY(attn_run_declared(args->out_scale, "out_scale", p->output_block != 0, "output_block", message));
   if (args->output_scale != NULL) {
     const int64_t one = 1;
     ATTN_TRY(attn_view_make(&view->output_scale, args->output_scale, "output_scale", ATTN_READ, FLOAT32_ONLY, 1, &one,
@@ -212,24 +214,25 @@ static attn_status view_output_scales(const attn_plan *plan, const attn_run_args
   if (args->out_scale == NULL) {
     return ATTN_OK;
   }
-  attn_status status = token_view(&view->out_scale, args->out_scale, "out_scale", ATTN_WRITE, ATTN_DTYPE_FLOAT32,
-                                  p->num_q_heads, attn_output_groups(p), view->step, message);
-  return with_hint(status, ATTN_E_SHAPE, "tokens, num_q_heads, ceil(v_head_size / output_block)", message);
+  attn_status status =
+      attn_run_token_view(&view->out_scale, args->out_scale, "out_scale", ATTN_WRITE, ATTN_DTYPE_FLOAT32,
+                          p->num_q_heads, attn_output_groups(p), view->step, message);
+  return attn_run_hint(status, ATTN_E_SHAPE, "tokens, num_q_heads, ceil(v_head_size / output_block)", message);
 }
 
-static attn_status view_outputs(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
-                                attn_message *message) {
+attn_status attn_run_view_outputs(const attn_plan *plan, const attn_run_args *args, attn_run_view *view,
+                                  attn_message *message) {
   const attn_problem *p = &plan->problem;
-  attn_status status = token_view(&view->out, args->out, "out", ATTN_WRITE, p->out_dtype, p->num_q_heads,
-                                  p->v_head_size, view->step, message);
-  ATTN_TRY(with_hint(status, ATTN_E_DTYPE, "problem.out_dtype", message));
-  ATTN_TRY(declared(args->lse, "lse", p->wants_lse, "wants_lse", message));
+  attn_status status = attn_run_token_view(&view->out, args->out, "out", ATTN_WRITE, p->out_dtype, p->num_q_heads,
+                                           p->v_head_size, view->step, message);
+  ATTN_TRY(attn_run_hint(status, ATTN_E_DTYPE, "problem.out_dtype", message));
+  ATTN_TRY(attn_run_declared(args->lse, "lse", p->wants_lse, "wants_lse", message));
   if (args->lse != NULL) {
     int64_t shape[2] = {ATTN_ANY, p->num_q_heads};
     ATTN_TRY(attn_view_make(&view->lse, args->lse, "lse", ATTN_WRITE, FLOAT32_ONLY, 2, shape, message));
-    ATTN_TRY(at_least_tokens(&view->lse, "lse", view->step, message));
+    ATTN_TRY(attn_run_at_least_tokens(&view->lse, "lse", view->step, message));
   }
-  return view_output_scales(plan, args, view, message);
+  return attn_run_view_output_scales(plan, args, view, message);
 }
 
 typedef struct named_view {
@@ -280,6 +283,11 @@ static attn_status check_overlaps(const attn_plan *plan, const attn_run_view *vi
 
 static attn_status run_scheduled(const attn_plan *plan, const attn_run_args *args, const attn_workspace *workspace,
                                  attn_message *message) {
+  if (plan->problem.kv_lora_rank > 0) {
+    return attn_fail(message, ATTN_E_STATE,
+                     "plan: of a latent problem; accepted: one with kv_lora_rank 0 (this one is for %s)",
+                     attn_mla_call_name(plan->problem.mla_form));
+  }
   attn_run_view view;
   memset(&view, 0, sizeof view);
   unsigned char *scratch;
@@ -295,8 +303,8 @@ static attn_status run_scheduled(const attn_plan *plan, const attn_run_args *arg
   } else {
     ATTN_TRY(view_direct(plan, args, &view, message));
   }
-  ATTN_TRY(view_options(plan, args, &view, message));
-  ATTN_TRY(view_outputs(plan, args, &view, message));
+  ATTN_TRY(attn_run_view_options(plan, args, &view, message));
+  ATTN_TRY(attn_run_view_outputs(plan, args, &view, message));
   ATTN_TRY(check_overlaps(plan, &view, scratch, message));
   ATTN_TRY(attn_run_check_lists(&view, message));
   return plan->backend->run(plan, &view, scratch, message);

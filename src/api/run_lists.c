@@ -93,14 +93,16 @@ static int some_row_sees(const attn_run_view *view, const attn_mask *mask, int32
 static attn_status check_table_row(const attn_run_view *view, int32_t seq, attn_message *message) {
   attn_mask mask = attn_mask_of(view, seq);
   int64_t block_size = view->problem->block_size;
-  int64_t columns = attn_ceil_div(mask.kv_len, block_size);
+  int64_t cached = attn_cached_keys(view, seq);
+  int64_t columns = attn_ceil_div(cached, block_size);
   if (columns > view->block_table.shape[1]) {
     return attn_fail(message, ATTN_E_INDEX, "seq_lens[%d]: %lld keys, the block_table's %lld columns of %lld hold %lld",
-                     (int)seq, (long long)mask.kv_len, (long long)view->block_table.shape[1], (long long)block_size,
+                     (int)seq, (long long)cached, (long long)view->block_table.shape[1], (long long)block_size,
                      (long long)(view->block_table.shape[1] * block_size));
   }
   int64_t q_len = view->step->query_start_loc[seq + 1] - view->step->query_start_loc[seq];
   attn_interval hull = attn_mask_hull(&mask, mask.kv_len - q_len, mask.kv_len);
+  hull.end = attn_min(hull.end, cached);
   if (hull.end <= hull.begin) {
     return ATTN_OK;
   }

@@ -117,10 +117,29 @@
   X(ATTN_FAULT_RANGE_REVERSED, "range_reversed", "api: a prefix range with a > b is accepted as empty")                \
   X(ATTN_FAULT_OUTPUT_SCALE, "output_scale", "api: an output_scale that is not finite and above 0 is accepted")
 
+/* Those of latent rows, apart while `attn check` draws no latent cases: tests/latent_faults finds them. */
+#define ATTN_FAULT_LATENT_LIST(Y)                                                                                      \
+  Y(ATTN_FAULT_TILE_SCALE, "tile_scale", "fp8_ds_mla: a tile of 128 takes the scale of the next one")                  \
+  Y(ATTN_FAULT_ROTARY_TYPE, "rotary_type", "float16 rotary elements of a mixed row are read as bfloat16, and back")    \
+  Y(ATTN_FAULT_ROTARY_SCALED, "rotary_scaled", "the rotary elements of a *_per_token_head row are scaled too")         \
+  Y(ATTN_FAULT_ROTARY_DROPPED, "rotary_dropped", "scores leave the rotary elements out")                               \
+  Y(ATTN_FAULT_ROPE_HEAD, "rope_head", "of a query in two tensors every head takes head 0's rotary elements")          \
+  Y(ATTN_FAULT_LATENT_COLUMN, "latent_column", "the value begins at the latent row's second column")                   \
+  Y(ATTN_FAULT_GIVEN_ROW, "given_row", "mha as given: a new token's row is that of the token before, if any")          \
+  Y(ATTN_FAULT_CHUNK_TWICE, "chunk_twice", "mha: the second chunk of context is counted twice")                        \
+  Y(ATTN_FAULT_CHUNK_TAIL, "chunk_tail", "mha: the context's last key is skipped where it ends inside a chunk")        \
+  Y(ATTN_FAULT_EXPAND_ROW, "expand_row", "mha: the value's rows of the projection begin one row early")                \
+  Y(ATTN_FAULT_EXPAND_HEAD, "expand_head", "mha: every head is expanded by head 0's projection")                       \
+  Y(ATTN_FAULT_ABSORB_HEAD, "absorb_head", "layer: queries are absorbed by the projection of the head before")         \
+  Y(ATTN_FAULT_ABSORB_TAIL, "absorb_tail", "layer: the last element of q_nope is not absorbed")                        \
+  Y(ATTN_FAULT_WEIGHT_BLOCK, "weight_block", "core: multipliers of 128 x 128 blocks are counted anew in every head")   \
+  Y(ATTN_FAULT_LATENT_PADDING, "latent_padding", "the bytes between rotary elements and scale are not zeroed")         \
+  Y(ATTN_FAULT_TILE_ABSMAX, "tile_absmax", "writing fp8_ds_mla: every tile's scale is that of the first tile")
+
 typedef enum attn_fault_id {
   ATTN_FAULT_NONE = 0,
 #define ATTN_FAULT_ENUM(name, spelling, what) name,
-  ATTN_FAULT_LIST(ATTN_FAULT_ENUM)
+  ATTN_FAULT_LIST(ATTN_FAULT_ENUM) ATTN_FAULT_LATENT_LIST(ATTN_FAULT_ENUM)
 #undef ATTN_FAULT_ENUM
       ATTN_FAULT_COUNT
 } attn_fault_id;

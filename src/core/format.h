@@ -9,6 +9,14 @@
  *
  * and with separate scales the codes alone. Bytes of a row are `code_stride` apart (1, unless the caller's pool has
  * gaps between its elements; the inline scale's four bytes are then as far apart), so nothing is assumed to be aligned.
+ *
+ * A latent row has L latent and R rotary elements. In formats of elements they follow each other; else the rotary ones
+ * stay two-byte floats:
+ *
+ *     | codes of the L | zeros to a multiple of 4 | R rotary elements | zeros to a multiple of 4 | scale, 4 bytes |
+ *     | 512 codes | 4 scales of 128 codes each | 64 rotary elements |                                  fp8_ds_mla
+ *
+ * With separate scales only the scale is gone: both paddings stay.
  */
 #ifndef ATTN_CORE_FORMAT_H
 #define ATTN_CORE_FORMAT_H
@@ -34,8 +42,15 @@ typedef enum attn_code {
 typedef enum attn_scale_place {
   ATTN_SCALE_NONE,   /* values are stored as they are */
   ATTN_SCALE_STATIC, /* given by the caller: one, or one per KV head */
-  ATTN_SCALE_ROW     /* each row has its own: inline, or in a tensor of their own */
+  ATTN_SCALE_ROW,    /* each row has its own: inline, or in a tensor of their own */
+  ATTN_SCALE_TILE    /* each ATTN_TILE elements of a latent row have their own, inside the row */
 } attn_scale_place;
+
+/* fp8_ds_mla: the one size it has. */
+#define ATTN_TILE 128
+#define ATTN_TILES 4
+#define ATTN_TILED_RANK (ATTN_TILE * ATTN_TILES)
+#define ATTN_TILED_ROTARY 64
 
 typedef struct attn_format_facts {
   attn_format format;
@@ -43,18 +58,23 @@ typedef struct attn_format_facts {
   attn_code code;
   int32_t bits; /* of one element's code */
   attn_scale_place scale;
-  int rotated;     /* rows are stored in the rotated domain (rotation.h) */
-  int latent;      /* rows are latent rows only */
-  const char *row; /* the row of D elements in words, for tables */
+  int rotated;            /* rows are stored in the rotated domain (rotation.h) */
+  const char *row;        /* the row of D elements in words, for tables */
+  const char *latent_row; /* the latent row of L and R elements; NULL: none */
 } attn_format_facts;
 
-/* Name, storage type and "built in" stand in ATTN_FORMAT_LIST: attn_format_name(), and these. */
+/* Name, storage type and kinds of rows stand in ATTN_FORMAT_LIST: attn_format_name(), and these. */
 attn_dtype attn_format_storage(attn_format format); /* DEFAULT for AUTO and outside the list */
-int attn_format_built(attn_format format);
 
-/* The names of those that are built, for messages: "float32, float16, ...". */
+/* 1 where rows of this kind can be stored in the format. */
+int attn_format_serves(attn_format format, attn_row_kind kind);
+
+/* The names of those that serve a kind, for messages: "float32, float16, ...". */
 #define ATTN_FORMAT_NAMES_BYTES 160
-const char *attn_format_names_built(char text[ATTN_FORMAT_NAMES_BYTES]);
+const char *attn_format_names(attn_row_kind kind, char text[ATTN_FORMAT_NAMES_BYTES]);
+
+/* "rows of K and V", "latent rows". */
+const char *attn_row_kind_words(attn_row_kind kind);
 
 /* The accepted element types, "fp8_e4m3, uint8"; where a format's scale lies, in words. */
 void attn_format_type_words(const attn_format_facts *facts, char text[64]);
@@ -84,6 +104,32 @@ static inline int64_t attn_format_row_extent(const attn_format_facts *facts, int
   return separate ? attn_format_code_bytes(facts, size) : attn_format_scale_offset(facts, size) + 4;
 }
 
+/* 1 where a latent row keeps its rotary elements as two-byte floats of their own. */
+static inline int attn_format_is_mixed(const attn_format_facts *facts) {
+  return facts->scale == ATTN_SCALE_ROW || facts->scale == ATTN_SCALE_TILE;
+}
+
+/* Latent rows: where the rotary elements begin, in elements of the pool tensor. */
+static inline int64_t attn_latent_rotary_at(const attn_format_facts *facts, int64_t rank) {
+  if (facts->scale == ATTN_SCALE_TILE) {
+    return ATTN_TILED_RANK + ATTN_TILES * 4;
+  }
+  return facts->scale == ATTN_SCALE_ROW ? attn_format_scale_offset(facts, rank) : rank;
+}
+
+/* Latent rows: where an inline scale begins. */
+static inline int64_t attn_latent_scale_at(const attn_format_facts *facts, int64_t rank, int64_t rotary) {
+  return (attn_latent_rotary_at(facts, rank) + 2 * rotary + 3) / 4 * 4;
+}
+
+/* Latent rows: extent of the pool tensor's last axis, in its elements. */
+static inline int64_t attn_latent_extent(const attn_format_facts *facts, int64_t rank, int64_t rotary, int separate) {
+  if (facts->scale == ATTN_SCALE_ROW) {
+    return attn_latent_scale_at(facts, rank, rotary) + (separate ? 0 : 4);
+  }
+  return attn_latent_rotary_at(facts, rank) + rotary * (attn_format_is_mixed(facts) ? 2 : 1);
+}
+
 /* 1 where a problem's or description's separate_scales says that K's (is_v 0) or V's scales lie in their own tensor. */
 static inline int attn_format_is_separate(int32_t separate_scales, int is_v) {
   return separate_scales == ATTN_SEPARATE_BOTH || separate_scales == (is_v ? ATTN_SEPARATE_V : ATTN_SEPARATE_K);
@@ -94,11 +140,14 @@ static inline int attn_format_is_separate(int32_t separate_scales, int is_v) {
 /* What a backend needs beside a pool's view to read or write its rows. */
 typedef struct attn_rows {
   const attn_format_facts *facts;
-  int64_t size; /* elements of a row */
-  int separate; /* the rows' scales lie in a tensor of their own */
+  int64_t size;            /* elements of a row; of a latent row those of its latent part */
+  int separate;            /* the rows' scales lie in a tensor of their own */
+  int latent;              /* latent rows: the pool's head axis has extent 1 */
+  int64_t rotary;          /* latent rows: rotary elements behind the latent part */
+  attn_dtype rotary_dtype; /* of a mixed row's rotary elements; elsewhere the pool's */
   /* ATTN_SCALE_STATIC: [heads] float32, stride 0 where one was given; ndim 0: every scale is 1.
      ATTN_SCALE_ROW: [blocks, offset, head, 4] bytes of the scales, inline (then inside the pool) or separate.
-     ATTN_SCALE_NONE: ndim 0. */
+     ATTN_SCALE_NONE, ATTN_SCALE_TILE: ndim 0. */
   attn_view scale;
 } attn_rows;
 

@@ -129,7 +129,7 @@ const char *attn_format_name(attn_format format) {
   switch (format) {
   case ATTN_FORMAT_AUTO:
     return "auto";
-#define ATTN_CASE(name, value, spelling, storage, built)                                                               \
+#define ATTN_CASE(name, value, spelling, storage, rows)                                                                \
   case name:                                                                                                           \
     return spelling;
     ATTN_FORMAT_LIST(ATTN_CASE)
@@ -146,7 +146,7 @@ int attn_format_from_name(const char *name, attn_format *format) {
     *format = ATTN_FORMAT_AUTO;
     return 1;
   }
-#define ATTN_MATCH(id, value, spelling, storage, built)                                                                \
+#define ATTN_MATCH(id, value, spelling, storage, rows)                                                                 \
   if (strcmp(name, spelling) == 0) {                                                                                   \
     *format = id;                                                                                                      \
     return 1;                                                                                                          \

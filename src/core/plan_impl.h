@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/load.h"
+#include "core/mla.h"
 #include "core/view.h"
 
 typedef struct attn_backend attn_backend;
@@ -68,11 +69,14 @@ typedef struct attn_step {
 typedef struct attn_run_view {
   const attn_problem *problem; /* resolved: no field left at "default" */
   const attn_step *step;
-  int32_t unchecked;        /* 1: ids outside the pool and missing columns count as masked */
-  attn_view q;              /* [tokens, q heads, qk size] */
-  attn_view k;              /* direct: [kv tokens, kv heads, qk size] */
-  attn_view v;              /* direct: [kv tokens, kv heads, v size] */
-  attn_view k_cache;        /* cache: [blocks, block size, kv heads, row of k], see k_rows */
+  int32_t unchecked;    /* 1: ids outside the pool and missing columns count as masked */
+  attn_view q;          /* [tokens, q heads, qk size] */
+  attn_view k;          /* direct: [kv tokens, kv heads, qk size] */
+  attn_view v;          /* direct: [kv tokens, kv heads, v size] */
+  attn_view q_rope;     /* mqa in two tensors: [tokens, q heads, rotary]; q is then [tokens, q heads, rank] */
+  attn_view kv_c, k_pe; /* mha without writing: [tokens, rank], [tokens, rotary]: the rows of the new tokens */
+  const attn_mla_weights *weights; /* mha, layer */
+  attn_view k_cache;        /* cache: [blocks, block size, kv heads, row of k], see k_rows; latent rows: one head */
   attn_view v_cache;        /* cache: [blocks, block size, kv heads, row of v] */
   attn_rows k_rows, v_rows; /* cache: what a row of either pool is */
   attn_view block_table;    /* [seqs, width] int32 */
@@ -88,6 +92,16 @@ typedef struct attn_run_view {
   attn_view out_scale;      /* [tokens, q heads, attn_output_groups()] float32: block-scaled fp8 output */
 } attn_run_view;
 
+/* Keys of a sequence that are read from the cache: all, but where new latent rows are attended as given. */
+static inline int64_t attn_cached_keys(const attn_run_view *view, int64_t seq) {
+  int64_t kv_len = view->step->kv_lens[seq];
+  if (view->kv_c.ndim == 0) {
+    return kv_len;
+  }
+  int64_t q_len = (int64_t)view->step->query_start_loc[seq + 1] - view->step->query_start_loc[seq];
+  return kv_len > q_len ? kv_len - q_len : 0;
+}
+
 /* Groups of elements of an output row that have a scale each; the last may be shorter than output_block. */
 static inline int64_t attn_output_groups(const attn_problem *problem) {
   return problem->output_block > 0 ? attn_ceil_div(problem->v_head_size, problem->output_block) : 0;
@@ -98,7 +112,8 @@ typedef struct attn_write_view {
   int64_t num_slots;
   int32_t block_size;
   int64_t capacity;           /* num_blocks * block_size */
-  attn_view k, v;             /* [tokens, heads, size] */
+  attn_view k, v;             /* [tokens, heads, size]; latent rows: k is kv_c with one head, v is absent */
+  attn_view k_pe;             /* latent rows: [tokens, 1, rotary] */
   attn_view slot_mapping;     /* [n] int64 */
   attn_view k_cache, v_cache; /* [blocks, offset, head, element] */
   attn_rows k_rows, v_rows;
@@ -121,7 +136,8 @@ static inline int attn_write_takes(const attn_write_view *view, int64_t slot, in
   return position >= 0 && position < view->rotary_cos.shape[0];
 }
 
-/* attn_cache_gather after its checks. Either of k, v may be absent (data NULL and ndim 0). */
+/* attn_cache_gather after its checks. Either of k, v may be absent (data NULL and ndim 0). Latent rows: k and k_cache
+   alone, one head, size latent and rotary elements together. */
 typedef struct attn_gather_view {
   int32_t num_seqs;
   int32_t unchecked;
@@ -174,11 +190,13 @@ typedef struct attn_plan_cost {
   uint64_t on_chip_bytes;
   int32_t preferred_block_size;
   int32_t max_splits;
+  int32_t mla_threshold; /* layer: see attn_plan_info */
 } attn_plan_cost;
 
 struct attn_backend {
   const char *name;
   attn_device_kind device;
+  int32_t rows; /* bits of attn_row_kind */
   /* 1, or 0 with the first failing condition in `reason` (the field, its value, what would be accepted). `problem` is
      checked and resolved. The one predicate that selector, explain and plan share. */
   int (*supports)(const attn_context *context, const attn_problem *problem, const attn_plan_options *options,
@@ -215,5 +233,6 @@ struct attn_plan {
 
 extern const attn_backend attn_reference_backend; /* src/reference */
 extern const attn_backend attn_cpu_backend;       /* src/cpu */
+extern const attn_backend attn_cpu_mla_backend;
 
 #endif

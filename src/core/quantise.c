@@ -97,7 +97,7 @@ void attn_quantise_place(const attn_rows *rows, const attn_row *to, const unsign
   } else {
     store_zeros(to, 0, bytes);
   }
-  if (!rows->separate) {
+  if (!rows->separate || rows->latent) {
     store_zeros(to, bytes, attn_format_scale_offset(rows->facts, rows->size) - bytes);
   }
   store_scale(to, scale_bits);

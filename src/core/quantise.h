@@ -26,8 +26,8 @@
 
 #define ATTN_ROW_NAN_BITS 0x7FC00000u /* scale bits of a row that decodes to NaN */
 
-/* ATTN_SCALE_ROW: store a row of rows->size elements, its padding and its scale. `values` is working memory: a rotated
-   format rotates it. */
+/* ATTN_SCALE_ROW: store a row of rows->size elements (of a latent row the latent ones), its padding and its scale.
+   `values` is working memory: a rotated format rotates it. */
 void attn_quantise_row(const attn_rows *rows, const attn_row *to, float *values);
 
 /* ATTN_SCALE_STATIC: store the elements [begin, begin + n). */

@@ -15,7 +15,8 @@
 const attn_registry_row attn_registry[] = {
     OURS("CPU_ATTN", ATTN_DEVICE_CPU, &attn_cpu_backend, "the CPU/XPU fallback",
          "threads, split-KV, kernels per instruction set behind one table"),
-    OURS("CPU_MLA", ATTN_DEVICE_CPU, NULL, "the CPU/XPU fallback for latent caches", "latent attention on the CPU"),
+    OURS("CPU_MLA", ATTN_DEVICE_CPU, &attn_cpu_mla_backend, "the CPU/XPU fallback for latent caches",
+         "latent attention: absorbed, expanded, or each where it is cheaper"),
     OURS("REFERENCE", ATTN_DEVICE_CPU, &attn_reference_backend, "the test oracle",
          "plain scalar C, double accumulation, no threads: the specification"),
     OURS("HOPPER_ATTN", ATTN_DEVICE_CUDA, NULL, "FLASH_ATTN", "wgmma kernels for sm_90a"),
@@ -46,6 +47,7 @@ static const struct {
   const attn_backend *backend;
 } stand_ins[] = {
     {ATTN_DEVICE_CPU, "PORTABLE_ATTN", &attn_cpu_backend},
+    {ATTN_DEVICE_CPU, "PORTABLE_MLA", &attn_cpu_mla_backend},
 };
 
 static const attn_registry_row *find_row(const char *name) {

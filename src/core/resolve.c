@@ -53,14 +53,15 @@ static attn_status output_type(const attn_problem *p, attn_message *message) {
   }
 }
 
-static attn_status cache_format(const char *field, attn_format format, attn_message *message) {
+attn_status attn_format_check(const char *field, attn_format format, attn_row_kind kind, attn_message *message) {
   if (attn_format_of(format) == NULL) {
-    return attn_fail(message, ATTN_E_RANGE, "%s: %d, accepted: a value of attn_format", field, (int)format);
+    return attn_fail(message, ATTN_E_RANGE, "%s: %s (%d), accepted: a format of attn_format", field,
+                     attn_format_name(format), (int)format);
   }
-  if (!attn_format_built(format)) {
+  if (!attn_format_serves(format, kind)) {
     char names[ATTN_FORMAT_NAMES_BYTES];
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s is not built in; accepted: %s", field,
-                     attn_format_name(format), attn_format_names_built(names));
+    return attn_fail(message, ATTN_E_UNSUPPORTED, "%s: %s does not store %s; accepted: %s", field,
+                     attn_format_name(format), attn_row_kind_words(kind), attn_format_names(kind, names));
   }
   return ATTN_OK;
 }
@@ -104,12 +105,6 @@ static attn_status check_not_built(const attn_problem *p, attn_message *message)
     return attn_fail(message, ATTN_E_UNSUPPORTED, "context_parallel: %d ranks is not built in; accepted: 0 or 1",
                      (int)p->context_parallel);
   }
-  if (p->kv_lora_rank != 0 || p->qk_rope_head_dim != 0 || p->qk_nope_head_dim != 0 || p->mla_v_head_dim != 0 ||
-      p->rotary_dtype != ATTN_DTYPE_DEFAULT) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED,
-                     "kv_lora_rank: %d, latent attention is not built in; accepted: 0 in every latent field",
-                     (int)p->kv_lora_rank);
-  }
   return ATTN_OK;
 }
 
@@ -126,6 +121,31 @@ static attn_status check_heads(attn_problem *p, attn_message *message) {
     p->v_head_size = p->qk_head_size;
   }
   return ATTN_OK;
+}
+
+/* New latent rows alone: their tensors tell their types. */
+static attn_status check_direct_latent(const attn_problem *p, attn_message *message) {
+  if (p->kv_dtype != ATTN_DTYPE_DEFAULT || p->rotary_dtype != ATTN_DTYPE_DEFAULT) {
+    int is_kv = p->kv_dtype != ATTN_DTYPE_DEFAULT;
+    return attn_fail(message, ATTN_E_RANGE, "%s: %s without a cache of latent rows, accepted: default",
+                     is_kv ? "kv_dtype" : "rotary_dtype", attn_dtype_name(is_kv ? p->kv_dtype : p->rotary_dtype));
+  }
+  if (p->separate_scales != ATTN_SEPARATE_NONE) {
+    return attn_fail(message, ATTN_E_RANGE, "separate_scales: %d without a cache, accepted: 0",
+                     (int)p->separate_scales);
+  }
+  return ATTN_OK;
+}
+
+/* One row serves as key and as value. */
+static attn_status check_latent_types(const attn_problem *p, attn_message *message) {
+  if (p->v_format != p->k_format) {
+    return attn_fail(message, ATTN_E_RANGE,
+                     "v_format: %s, accepted: auto or k_format (%s), whose row is the value's too",
+                     attn_format_name(p->v_format), attn_format_name(p->k_format));
+  }
+  ATTN_TRY(attn_latent_rows_check("", p->k_format, p->kv_lora_rank, p->qk_rope_head_dim, p->rotary_dtype, message));
+  return attn_separate_scales_check("separate_scales", p->separate_scales, p->k_format, p->v_format, message);
 }
 
 static attn_status check_types(attn_problem *p, attn_message *message) {
@@ -146,6 +166,9 @@ static attn_status check_types(attn_problem *p, attn_message *message) {
                        p->k_format != ATTN_FORMAT_AUTO ? "k_format" : "v_format",
                        attn_format_name(p->k_format != ATTN_FORMAT_AUTO ? p->k_format : p->v_format));
     }
+    if (p->kv_lora_rank > 0) {
+      return check_direct_latent(p, message);
+    }
     if (p->kv_dtype == ATTN_DTYPE_DEFAULT) {
       p->kv_dtype = fp8_query ? ATTN_DTYPE_BFLOAT16 : p->q_dtype;
     }
@@ -162,11 +185,15 @@ static attn_status check_types(attn_problem *p, attn_message *message) {
   if (p->k_format == ATTN_FORMAT_AUTO) {
     p->k_format = attn_format_of_dtype(p->q_dtype);
   }
-  ATTN_TRY(cache_format("k_format", p->k_format, message));
+  attn_row_kind kind = p->kv_lora_rank > 0 ? ATTN_ROWS_LATENT : ATTN_ROWS_KV;
+  ATTN_TRY(attn_format_check("k_format", p->k_format, kind, message));
   if (p->v_format == ATTN_FORMAT_AUTO) {
     p->v_format = p->k_format;
   }
-  ATTN_TRY(cache_format("v_format", p->v_format, message));
+  ATTN_TRY(attn_format_check("v_format", p->v_format, kind, message));
+  if (kind == ATTN_ROWS_LATENT) {
+    return check_latent_types(p, message);
+  }
   ATTN_TRY(attn_row_size_check("qk_head_size", p->qk_head_size, p->k_format, message));
   ATTN_TRY(attn_row_size_check("v_head_size", p->v_head_size, p->v_format, message));
   return attn_separate_scales_check("separate_scales", p->separate_scales, p->k_format, p->v_format, message);
@@ -229,6 +256,7 @@ attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *reso
     return attn_fail(message, ATTN_E_RANGE, "kv_source: %d, accepted: 0 (cache) or 1 (direct)", (int)p.kv_source);
   }
   ATTN_TRY(check_not_built(&p, message));
+  ATTN_TRY(attn_latent_resolve(&p, message));
   ATTN_TRY(check_heads(&p, message));
   ATTN_TRY(check_types(&p, message));
   ATTN_TRY(check_geometry(&p, message));
@@ -283,11 +311,19 @@ attn_status attn_options_resolve(const attn_plan_options *options, const attn_pr
                      "num_splits: %d with batch_invariant, whose cuts are at fixed positions; accepted: 0",
                      (int)o.num_splits);
   }
-  if (o.split_rule == ATTN_SPLIT_COMPATIBLE) {
-    return attn_fail(message, ATTN_E_UNSUPPORTED, "split_rule: compatible is not built in; accepted: default");
+  if (o.split_rule != ATTN_SPLIT_DEFAULT && o.split_rule != ATTN_SPLIT_COMPATIBLE) {
+    return attn_fail(message, ATTN_E_RANGE, "split_rule: %d, accepted: 0 (default), 1 (compatible)", (int)o.split_rule);
   }
-  if (o.split_rule != ATTN_SPLIT_DEFAULT) {
-    return attn_fail(message, ATTN_E_RANGE, "split_rule: %d, accepted: 0 (default)", (int)o.split_rule);
+  if (o.split_rule != ATTN_SPLIT_DEFAULT && problem->batch_invariant) {
+    return attn_fail(message, ATTN_E_RANGE,
+                     "split_rule: compatible with batch_invariant, whose cuts are at fixed positions; accepted: "
+                     "default");
+  }
+  int expanded = problem->kv_lora_rank > 0 && problem->mla_form == ATTN_MLA_MHA;
+  if (expanded && (o.num_splits != 0 || o.split_rule != ATTN_SPLIT_DEFAULT)) {
+    return attn_fail(
+        message, ATTN_E_RANGE, "%s: %d with mla_form mha, whose keys are cut by context_chunk; accepted: 0",
+        o.num_splits != 0 ? "num_splits" : "split_rule", o.num_splits != 0 ? (int)o.num_splits : (int)o.split_rule);
   }
   ATTN_TRY(zero_or_one("own_workspace", o.own_workspace, message));
   *resolved = o;

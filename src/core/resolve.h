@@ -42,6 +42,16 @@ attn_status attn_options_resolve(const attn_plan_options *options, const attn_pr
 attn_status attn_separate_scales_check(const char *field, int32_t separate_scales, attn_format k_format,
                                        attn_format v_format, attn_message *message);
 
+/* A problem's latent fields, and of a latent problem the fields that follow from them, filled in. Formats apart. */
+attn_status attn_latent_resolve(attn_problem *problem, attn_message *message);
+
+/* The rows of a latent format: sizes and the type of their rotary elements; `prefix` goes before the fields' names. */
+attn_status attn_latent_rows_check(const char *prefix, attn_format format, int32_t rank, int32_t rotary,
+                                   attn_dtype rotary_dtype, attn_message *message);
+
+/* A format against the rows that it is to store. */
+attn_status attn_format_check(const char *field, attn_format format, attn_row_kind kind, attn_message *message);
+
 /* Rows that are quantised as a whole have at most ATTN_ROW_MAX elements. */
 attn_status attn_row_size_check(const char *field, int32_t size, attn_format format, attn_message *message);
 

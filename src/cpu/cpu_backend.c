@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_backend.c: the CPU_ATTN backend: what it costs, and a run as two passes over a shared counter: the work items,
    then the merges of those rows whose keys were cut. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/fault.h"
 #include "core/threads.h"
-#include "cpu/cpu_work.h"
+#include "cpu/cpu_mla.h"
 
 #define PREFERRED_BLOCK_SIZE 64 /* one key tile: a tile is then one run of consecutive rows */
 
@@ -15,6 +14,11 @@ static int supports(const attn_context *context, const attn_problem *problem, co
                     char reason[ATTN_REASON_BYTES]) {
   (void)context;
   (void)options;
+  if (problem->kv_lora_rank > 0) {
+    (void)snprintf(reason, ATTN_REASON_BYTES, "kv_lora_rank: %d, accepted: 0 (CPU_MLA serves latent rows)",
+                   (int)problem->kv_lora_rank);
+    return 0;
+  }
   /* the buffers of one row tile are sized in 64 bits, head sizes are padded in 32 */
   if (problem->qk_head_size > INT32_MAX / 2 || problem->v_head_size > INT32_MAX / 2) {
     (void)snprintf(reason, ATTN_REASON_BYTES, "%s: %d, accepted: up to %d",
@@ -30,8 +34,8 @@ static attn_status cost(const attn_context *context, const attn_problem *problem
                         const attn_plan_options *options, attn_plan_cost *cost, attn_message *message) {
   attn_cpu_shape shape;
   attn_cpu_shape automatic;
-  if (!attn_cpu_shape_of(context, problem, limits, options->num_splits, &shape) ||
-      !attn_cpu_shape_of(context, problem, limits, 0, &automatic)) {
+  if (!attn_cpu_shape_of(context, problem, limits, options->num_splits, options->split_rule, &shape) ||
+      !attn_cpu_shape_of(context, problem, limits, 0, ATTN_SPLIT_DEFAULT, &automatic)) {
     return attn_fail(
         message, ATTN_E_OVERFLOW,
         "workspace: %lld tokens of %d heads in %d splits do not fit 64 bits; lower the limits or num_splits",
@@ -45,46 +49,28 @@ static attn_status cost(const attn_context *context, const attn_problem *problem
   return ATTN_OK;
 }
 
-typedef struct pass {
-  const attn_cpu_job *job;
-  void (*run)(const attn_cpu_job *job, int64_t item, size_t thread);
-  int64_t count;
-  atomic_llong next;
-} pass;
-
-static void run_pass_thread(void *argument, size_t thread) {
-  pass *p = argument;
-  for (;;) {
-    int64_t item = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-    if (item >= p->count) {
-      return;
-    }
-    p->run(p->job, item, thread);
-  }
+static void run_item(const void *job, int64_t item, size_t thread) {
+  attn_cpu_run_item(job, item, thread);
 }
 
-static void run_pass(const attn_cpu_job *job, void (*run)(const attn_cpu_job *, int64_t, size_t), int64_t count) {
-  pass p;
-  p.job = job;
-  p.run = run;
-  p.count = count;
-  atomic_init(&p.next, 0);
-  if (count > 0) {
-    attn_threads_run(&job->plan->context->threads, run_pass_thread, &p);
-  }
+static void run_merge(const void *job, int64_t item, size_t thread) {
+  attn_cpu_run_merge(job, item, thread);
 }
 
-static attn_status run(const attn_plan *plan, const attn_run_view *view, void *scratch, attn_message *message) {
+attn_status attn_cpu_run_plan(const attn_plan *plan, const attn_run_view *view, void *scratch, attn_message *message) {
   (void)message;
   attn_cpu_job job;
+  memset(&job, 0, sizeof job);
   job.plan = plan;
+  job.problem = &plan->problem;
   job.view = view;
   job.table = plan->context->table;
-  (void)attn_cpu_shape_of(plan->context, &plan->problem, &plan->limits, plan->num_splits, &job.shape);
+  job.shares = view->step->num_seqs;
+  (void)attn_cpu_shape_of(plan->context, &plan->problem, &plan->limits, plan->num_splits, plan->split_rule, &job.shape);
   job.scratch = attn_cpu_scratch_at(&job.shape, scratch);
   const attn_cpu_seq *totals = &job.scratch.seqs[view->step->num_seqs];
-  run_pass(&job, attn_cpu_run_item, totals->first_item);
-  run_pass(&job, attn_cpu_run_merge, totals->first_merge);
+  attn_cpu_run_items(plan->context, run_item, &job, totals->first_item);
+  attn_cpu_run_items(plan->context, run_merge, &job, totals->first_merge);
   if (attn_fault(ATTN_FAULT_OUT_BEYOND) && view->out.shape[0] > view->step->num_tokens) {
     unsigned char *beyond = view->out.data + view->step->num_tokens * view->out.stride[0];
     memset(beyond, 0, attn_dtype_bytes(view->out.dtype));
@@ -95,10 +81,11 @@ static attn_status run(const attn_plan *plan, const attn_run_view *view, void *s
 const attn_backend attn_cpu_backend = {
     .name = "CPU_ATTN",
     .device = ATTN_DEVICE_CPU,
+    .rows = ATTN_ROWS_KV,
     .supports = supports,
     .cost = cost,
     .schedule = attn_cpu_schedule,
-    .run = run,
+    .run = attn_cpu_run_plan,
     .cache_write = attn_cpu_cache_write,
     .cache_gather = attn_cpu_cache_gather,
     .cache_copy = attn_cpu_cache_copy,

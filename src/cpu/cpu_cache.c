@@ -52,11 +52,26 @@ static void write_one(const write_job *job, const attn_cpu_copies *copies, const
   }
 }
 
+/* The latent row of one token; `memory` holds its rotated elements meanwhile. */
+static void write_latent(const write_job *job, int64_t block, int64_t offset, int64_t token, unsigned char *memory) {
+  const attn_write_view *view = job->view;
+  attn_cpu_elements latent = token_row(&view->k, token, 0);
+  attn_cpu_source rotary = {.row = token_row(&view->k_pe, token, 0)};
+  attn_row to = attn_row_at(&view->k_rows, &view->k_cache, block, offset, 0);
+  if (view->rotary != ATTN_ROTARY_NONE) {
+    attn_cpu_rotate(job->table, view, token, &rotary, memory);
+  }
+  attn_cpu_put_latent(job->table, &view->k_rows, view->k_cache.dtype, &to, &latent, &rotary);
+}
+
 /* K and q of one token, rotated. */
 static void write_rotated(const write_job *job, int64_t block, int64_t offset, int64_t token) {
   const attn_write_view *view = job->view;
   _Alignas(8) unsigned char memory[ATTN_ROW_MAX * sizeof(float)];
-  for (int64_t h = 0; h < view->k.shape[1]; h++) {
+  if (view->k_rows.latent) {
+    write_latent(job, block, offset, token, memory);
+  }
+  for (int64_t h = 0; !view->k_rows.latent && h < view->k.shape[1]; h++) {
     attn_cpu_source k = {.row = token_row(&view->k, token, h)};
     attn_row to = attn_row_at(&view->k_rows, &view->k_cache, block, offset, h);
     attn_cpu_rotate(job->table, view, token, &k, memory);
@@ -85,10 +100,14 @@ static void write_token(const write_job *job, int64_t token) {
   int64_t offset = slot % view->block_size;
   if (view->rotary != ATTN_ROTARY_NONE) {
     write_rotated(job, block, offset, token);
+  } else if (view->k_rows.latent) {
+    write_latent(job, block, offset, token, NULL);
   } else {
     write_one(job, &job->k_copies, &view->k_cache, &view->k_rows, &view->k, block, offset, token);
   }
-  write_one(job, &job->v_copies, &view->v_cache, &view->v_rows, &view->v, block, offset, token);
+  if (!view->k_rows.latent) {
+    write_one(job, &job->v_copies, &view->v_cache, &view->v_rows, &view->v, block, offset, token);
+  }
 }
 
 static void write_thread(void *argument, size_t thread) {
@@ -109,10 +128,13 @@ static void write_thread(void *argument, size_t thread) {
 attn_status attn_cpu_cache_write(const attn_context *context, const attn_write_view *view, attn_message *message) {
   (void)message;
   write_job job;
+  memset(&job, 0, sizeof job);
   job.table = context->table;
   job.view = view;
-  job.k_copies = attn_cpu_copies_of(&view->k, &view->k_cache, &view->k_rows);
-  job.v_copies = attn_cpu_copies_of(&view->v, &view->v_cache, &view->v_rows);
+  if (!view->k_rows.latent) {
+    job.k_copies = attn_cpu_copies_of(&view->k, &view->k_cache, &view->k_rows);
+    job.v_copies = attn_cpu_copies_of(&view->v, &view->v_cache, &view->v_rows);
+  }
   atomic_init(&job.next, 0);
   if (view->num_slots <= TOKENS) {
     write_thread(&job, 0); /* waking threads would cost more */
@@ -162,7 +184,11 @@ static void gather_one(const gather_job *job, const attn_cpu_copies *copies, con
       clear_row(to, out->shape[2]);
     } else {
       attn_row from = attn_row_at(rows, pool, block, offset, h);
-      attn_cpu_get_row(job->table, &to, rows, pool->dtype, &from);
+      if (rows->latent) {
+        attn_cpu_get_latent(job->table, &to, rows, pool->dtype, &from);
+      } else {
+        attn_cpu_get_row(job->table, &to, rows, pool->dtype, &from);
+      }
     }
   }
 }
@@ -198,11 +224,12 @@ static void gather_thread(void *argument, size_t thread) {
 
 attn_status attn_cpu_cache_gather(const attn_context *context, const attn_gather_view *view, attn_message *message) {
   (void)message;
+  const attn_cpu_copies none = {0, 0};
   gather_job job;
   job.table = context->table;
   job.view = view;
-  job.k_copies = attn_cpu_copies_of(&view->k, &view->k_cache, &view->k_rows);
-  job.v_copies = attn_cpu_copies_of(&view->v, &view->v_cache, &view->v_rows);
+  job.k_copies = view->k_rows.latent ? none : attn_cpu_copies_of(&view->k, &view->k_cache, &view->k_rows);
+  job.v_copies = view->k_rows.latent ? none : attn_cpu_copies_of(&view->v, &view->v_cache, &view->v_rows);
   atomic_init(&job.next, 0);
   attn_threads_run(&context->threads, gather_thread, &job);
   return ATTN_OK;
@@ -248,6 +275,26 @@ static void requantise_row(const requantise_job *job, const attn_row *to, const 
   }
 }
 
+/* A latent row: at once where a side has parts of different types, else as a row of elements. */
+static void requantise_latent(const requantise_job *job, const attn_row *to, const attn_row *from) {
+  const attn_requantise_view *view = job->view;
+  const attn_rows *source = &view->source_rows;
+  const attn_rows *target = &view->target_rows;
+  if (!attn_format_is_mixed(source->facts) && !attn_format_is_mixed(target->facts)) {
+    attn_requantise_view plain = *view;
+    requantise_job elements = {.table = job->table, .view = &plain};
+    plain.source_rows.size = plain.target_rows.size = source->size + source->rotary;
+    requantise_row(&elements, to, from);
+    return;
+  }
+  float values[ATTN_ROW_MAX];
+  attn_cpu_elements row = {(unsigned char *)values, sizeof(float), ATTN_DTYPE_FLOAT32};
+  attn_cpu_elements latent = row;
+  attn_cpu_source rotary = {.row = {(unsigned char *)(values + source->size), sizeof(float), ATTN_DTYPE_FLOAT32}};
+  attn_cpu_get_latent(job->table, &row, source, view->map.source.dtype, from);
+  attn_cpu_put_latent(job->table, target, view->map.target.dtype, to, &latent, &rotary);
+}
+
 static void requantise_thread(void *argument, size_t thread) {
   (void)thread;
   requantise_job *job = argument;
@@ -265,7 +312,11 @@ static void requantise_thread(void *argument, size_t thread) {
       for (int64_t h = 0; h < pool->shape[2]; h++) {
         attn_row from = attn_row_at(&view->source_rows, pool, source, offset, h);
         attn_row to = attn_row_at(&view->target_rows, &view->map.target, target, offset, h);
-        requantise_row(job, &to, &from);
+        if (view->source_rows.latent) {
+          requantise_latent(job, &to, &from);
+        } else {
+          requantise_row(job, &to, &from);
+        }
       }
     }
   }

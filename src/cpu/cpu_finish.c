@@ -9,10 +9,10 @@
 #include "core/rotation.h"
 #include "cpu/cpu_tile.h"
 
-/* The sequence whose items hold number `item`: the last one that starts at or before it and is not empty. */
-static int32_t find_seq(const attn_cpu_seq *seqs, int32_t num_seqs, int64_t item, int merge) {
+/* The share whose items hold number `item`: the last one that starts at or before it and is not empty. */
+static int32_t find_share(const attn_cpu_seq *seqs, int32_t shares, int64_t item, int merge) {
   int32_t low = 0;
-  int32_t high = num_seqs - 1;
+  int32_t high = shares - 1;
   while (low < high) {
     int32_t middle = low + (high - low + 1) / 2;
     if ((merge ? seqs[middle].first_merge : seqs[middle].first_item) <= item) {
@@ -25,19 +25,18 @@ static int32_t find_seq(const attn_cpu_seq *seqs, int32_t num_seqs, int64_t item
 }
 
 attn_cpu_tile attn_cpu_find_tile(const attn_cpu_job *job, int64_t item, int merge) {
-  const attn_step *step = job->view->step;
   attn_cpu_tile tile;
-  tile.seq = find_seq(job->scratch.seqs, step->num_seqs, item, merge);
-  const attn_cpu_seq *seq = &job->scratch.seqs[tile.seq];
+  tile.share = find_share(job->scratch.seqs, job->shares, item, merge);
+  const attn_cpu_seq *seq = &job->scratch.seqs[tile.share];
+  tile.seq = seq->seq;
   int64_t within = item - (merge ? seq->first_merge : seq->first_item);
   tile.piece = merge ? 0 : (int32_t)(within % seq->pieces);
   int64_t row_tile = merge ? within : within / seq->pieces;
-  int64_t rows = ((int64_t)step->query_start_loc[tile.seq + 1] - step->query_start_loc[tile.seq]) * job->shape.group;
   tile.kv_head = (int32_t)(row_tile / seq->tiles);
-  tile.first_row = row_tile % seq->tiles * job->shape.tile_rows;
-  tile.rows = (int32_t)attn_min(job->shape.tile_rows, rows - tile.first_row);
-  tile.first_slot =
-      seq->first_slot + (tile.kv_head * rows + tile.first_row) * seq->pieces + (int64_t)tile.piece * tile.rows;
+  int64_t row = row_tile % seq->tiles * job->shape.tile_rows;
+  tile.first_row = seq->first_row + row;
+  tile.rows = (int32_t)attn_min(job->shape.tile_rows, seq->rows - row);
+  tile.first_slot = seq->first_slot + (tile.kv_head * seq->rows + row) * seq->pieces + (int64_t)tile.piece * tile.rows;
   return tile;
 }
 
@@ -56,7 +55,7 @@ static float denominator(float m, float l, float sink, float *factor) {
 }
 
 static float sink_of(const attn_cpu_job *job, const attn_cpu_tile *tile, int64_t head) {
-  if (!job->plan->problem.has_sinks) {
+  if (!job->problem->has_sinks) {
     return -INFINITY;
   }
   float sink = attn_float_at(&job->view->sinks, head);
@@ -64,7 +63,7 @@ static float sink_of(const attn_cpu_job *job, const attn_cpu_tile *tile, int64_t
     sink += logf(2.0f);
   }
   if (attn_fault(ATTN_FAULT_SINK_SPLIT)) {
-    sink += logf((float)job->scratch.seqs[tile->seq].pieces);
+    sink += job->scratch.seqs != NULL ? logf((float)job->scratch.seqs[tile->share].pieces) : 0.0f;
   }
   return sink;
 }
@@ -98,7 +97,10 @@ static void spoil_empty(float *row, int32_t size) {
 
 /* V's rows are stored rotated, and so is their weighted sum. */
 static int has_rotated_values(const attn_cpu_job *job) {
-  return job->view->v.ndim == 0 && job->view->v_rows.facts->rotated;
+  const attn_format_facts *facts = job->problem->kv_lora_rank == 0          ? job->view->v_rows.facts
+                                   : job->problem->mla_form == ATTN_MLA_MQA ? job->view->k_rows.facts
+                                                                            : NULL; /* expanded from un-rotated rows */
+  return job->view->v.ndim == 0 && facts != NULL && facts->rotated;
 }
 
 static void unrotate(float *acc, int32_t size) {
@@ -110,9 +112,9 @@ static void unrotate(float *acc, int32_t size) {
 
 static void finish_row(const attn_cpu_job *job, const attn_cpu_tile *tile, int32_t r, float m, float l, float *acc) {
   const attn_view *out = &job->view->out;
-  const attn_problem *p = &job->plan->problem;
+  const attn_problem *p = job->problem;
   int64_t row = tile->first_row + r;
-  int64_t token = job->view->step->query_start_loc[tile->seq] + row / job->shape.group;
+  int64_t token = job->view->step->query_start_loc[tile->seq] + row / job->shape.group - job->token_base;
   int64_t head = (int64_t)tile->kv_head * job->shape.group + row % job->shape.group;
   float sink = sink_of(job, tile, head);
   store_lse(job, token, head, l == 0.0f ? -INFINITY : lse_of(m, l, sink));
@@ -159,7 +161,7 @@ void attn_cpu_run_merge(const attn_cpu_job *job, int64_t item, size_t thread) {
   attn_cpu_buffers b = attn_cpu_buffers_at(&job->shape, &job->scratch, thread);
   const attn_cpu_scratch *scratch = &job->scratch;
   int32_t padded = job->shape.v_padded;
-  int32_t pieces = scratch->seqs[tile.seq].pieces;
+  int32_t pieces = scratch->seqs[tile.share].pieces;
   for (int32_t r = 0; r < tile.rows; r++) {
     float *acc = b.acc + (int64_t)r * padded;
     b.m[r] = -INFINITY;

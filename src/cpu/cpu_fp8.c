@@ -67,7 +67,7 @@ static void store_groups(const attn_cpu_job *job, int64_t token, int64_t head, u
     step = (int64_t)sizeof(float);
     at = scales->data + (head * job->view->step->num_tokens + token) * scales->shape[2] * step;
   }
-  int32_t block = job->plan->problem.output_block;
+  int32_t block = job->problem->output_block;
   float before = 0.0f;
   for (int32_t begin = 0; begin < size; begin += block) {
     int32_t n = size - begin < block ? size - begin : block;
@@ -94,7 +94,7 @@ static void round_to_sixteen(const attn_cpu_job *job, float *row, int32_t size) 
 
 void attn_cpu_store_fp8(const attn_cpu_job *job, int64_t token, int64_t head, float *row, float divisor) {
   const attn_view *out = &job->view->out;
-  int32_t size = job->plan->problem.v_head_size;
+  int32_t size = job->problem->v_head_size;
   unsigned char *dst = out->data + token * out->stride[0] + head * out->stride[1];
   for (int32_t i = 0; i < size; i++) {
     row[i] /= divisor;
@@ -102,7 +102,7 @@ void attn_cpu_store_fp8(const attn_cpu_job *job, int64_t token, int64_t head, fl
   if (attn_fault(ATTN_FAULT_FP8_SIXTEEN)) {
     round_to_sixteen(job, row, size);
   }
-  if (job->plan->problem.output_block == 0) {
+  if (job->problem->output_block == 0) {
     store_static(job, dst, out->stride[2], row, size);
   } else {
     store_groups(job, token, head, dst, out->stride[2], row, size);

@@ -100,31 +100,20 @@ int64_t attn_cpu_block_of(const attn_cpu_walk *w, int64_t column) {
     return -1;
   }
   if (attn_fault(ATTN_FAULT_BLOCK_NEIGHBOUR) && column > 0 &&
-      column == attn_ceil_div(w->mask.kv_len, w->job->plan->problem.block_size) - 1) {
+      column == attn_ceil_div(w->mask.kv_len, w->job->problem->block_size) - 1) {
     column--;
   }
   return attn_load_int32(table->data + w->tile->seq * table->stride[0] + column * table->stride[1]);
 }
 
-/* Rows of consecutive positions of one head, the same distance apart. */
-typedef struct run {
-  const unsigned char *data;
-  int64_t stride;
-  int64_t element_stride;
-  int64_t count; /* positions from the first one on */
-  int64_t block; /* of a cache: where the first one lies */
-  int64_t offset;
-  int64_t head;
-} run;
-
-static run run_at(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t k) {
+attn_cpu_run attn_cpu_run_at(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t k) {
   const attn_run_view *view = w->job->view;
   const attn_view *direct = from->direct;
   const attn_view *cache = from->cache;
-  run at;
+  attn_cpu_run at;
   at.head = w->tile->kv_head;
   if (attn_fault(ATTN_FAULT_KV_HEAD)) {
-    at.head = at.head * w->group % w->job->plan->problem.num_kv_heads;
+    at.head = at.head * w->group % w->job->problem->num_kv_heads;
   }
   if (view->step->kv_start_loc != NULL) {
     at.block = at.offset = 0;
@@ -154,7 +143,7 @@ static run run_at(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t k) 
 }
 
 /* The row whose scale a planted fault takes instead. */
-static attn_row scale_row(const attn_cpu_walk *w, const attn_cpu_rows *from, const run *at, int32_t i) {
+static attn_row scale_row(const attn_cpu_walk *w, const attn_cpu_rows *from, const attn_cpu_run *at, int32_t i) {
   int64_t offset = attn_fault(ATTN_FAULT_SCALE_SLOT) ? 0 : at->offset + i;
   int64_t head = attn_fault(ATTN_FAULT_SCALE_HEAD) ? 0 : at->head;
   attn_row row = attn_row_at(from->rows, from->cache, at->block, offset, head);
@@ -168,8 +157,8 @@ static attn_row scale_row(const attn_cpu_walk *w, const attn_cpu_rows *from, con
 }
 
 /* The scales and zero points of the first `rows` of a run. */
-static void load_scales(const attn_cpu_walk *w, const attn_cpu_rows *from, const run *at, int32_t rows, float *scales,
-                        float *zero_points) {
+static void load_scales(const attn_cpu_walk *w, const attn_cpu_rows *from, const attn_cpu_run *at, int32_t rows,
+                        float *scales, float *zero_points) {
   for (int32_t i = 0; i < rows; i++) {
     attn_row row = scale_row(w, from, at, i);
     int32_t zero_point;
@@ -178,8 +167,8 @@ static void load_scales(const attn_cpu_walk *w, const attn_cpu_rows *from, const
   }
 }
 
-static void load_run(const attn_cpu_walk *w, const attn_cpu_rows *from, const run *at, int32_t rows, float *dst,
-                     float *scales) {
+static void load_run(const attn_cpu_walk *w, const attn_cpu_rows *from, const attn_cpu_run *at, int32_t rows,
+                     float *dst, float *scales) {
   const attn_cpu_table *table = w->job->table;
   if (!from->quantised) {
     attn_dtype dtype = from->direct->ndim > 0 ? from->direct->dtype : from->cache->dtype;
@@ -202,7 +191,7 @@ void attn_cpu_load_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, int64
       j++;
       continue;
     }
-    run at = run_at(w, from, begin + j);
+    attn_cpu_run at = attn_cpu_run_at(w, from, begin + j);
     int32_t rows = 1;
     while (j + rows < end && rows < at.count && (visible >> (j + rows) & 1u) != 0) {
       rows++;
@@ -220,7 +209,7 @@ void attn_cpu_prefetch_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, a
         return; /* a column that nobody sees may hold anything */
       }
     }
-    run at = run_at(w, from, k);
+    attn_cpu_run at = attn_cpu_run_at(w, from, k);
     const unsigned char *src = at.data;
     int64_t end = attn_min(k + at.count, keys.end);
     for (; k < end; k++, src += at.stride) {

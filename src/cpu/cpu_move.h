@@ -54,4 +54,10 @@ void attn_cpu_put_row(const attn_cpu_table *table, const attn_rows *rows, attn_d
 void attn_cpu_get_row(const attn_cpu_table *table, const attn_cpu_elements *to, const attn_rows *rows,
                       attn_dtype pool_dtype, const attn_row *from);
 
+/* A latent row: its parts from two tensors, the second one perhaps rotated; and to one row of elements. */
+void attn_cpu_put_latent(const attn_cpu_table *table, const attn_rows *rows, attn_dtype pool_dtype, const attn_row *to,
+                         const attn_cpu_elements *latent, const attn_cpu_source *rotary);
+void attn_cpu_get_latent(const attn_cpu_table *table, const attn_cpu_elements *to, const attn_rows *rows,
+                         attn_dtype pool_dtype, const attn_row *from);
+
 #endif

@@ -30,7 +30,7 @@ typedef struct attn_cpu_walk {
   int64_t first_token; /* batch token of the sequence's first row */
   int32_t group;
   attn_cpu_rows k;
-  attn_cpu_rows v;
+  attn_cpu_rows v; /* unused where the value is a part of the latent row */
 } attn_cpu_walk;
 
 /* Token and query head of the tile's row r, the token counted from the sequence's first. */
@@ -48,9 +48,23 @@ attn_cpu_rows attn_cpu_rows_of(const attn_view *direct, const attn_view *cache, 
 /* The block id of a column of the tile's sequence; -1 where the table has no such column. */
 int64_t attn_cpu_block_of(const attn_cpu_walk *w, int64_t column);
 
-/* Rows of the keys begin + j, first <= j < end, whose bit j of `visible` is set to w->b.kv as fp32, zero rows elsewhere.
-   Of quantised rows the codes' values; their scales go to scales[j], 0 where no row stands (of others nothing is written
-   there). */
+/* Rows of consecutive positions of one head, the same distance apart. */
+typedef struct attn_cpu_run {
+  const unsigned char *data;
+  int64_t stride;
+  int64_t element_stride;
+  int64_t count; /* positions from the first one on */
+  int64_t block; /* of a cache: where the first one lies */
+  int64_t offset;
+  int64_t head;
+} attn_cpu_run;
+
+/* The run that position k begins. */
+attn_cpu_run attn_cpu_run_at(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t k);
+
+/* Rows of the keys begin + j, first <= j < end, whose bit j of `visible` is set to w->b.kv as fp32, zero rows
+   elsewhere. Of quantised rows the codes' values; their scales go to scales[j], 0 where no row stands (of others
+   nothing is written there). */
 void attn_cpu_load_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, int64_t begin, uint64_t visible,
                         int32_t first, int32_t end, float scales[ATTN_CPU_KEYS]);
 
@@ -60,5 +74,30 @@ void attn_cpu_prefetch_tile(const attn_cpu_walk *w, const attn_cpu_rows *from, a
 
 /* The rows of q to w->b.q: scaled where they are codes, rotated where K's rows are. */
 void attn_cpu_load_queries(const attn_cpu_walk *w);
+
+/* ---- What the expanded walk (cpu_expand.c) shares with that over a cache ----------------------------------------- */
+
+/* Everything of a walk but its tile's buffers and its rows of K and V. */
+void attn_cpu_start_walk(attn_cpu_walk *w, const attn_cpu_job *job, const attn_cpu_tile *tile, int32_t group);
+
+/* The keys that some row of the tile may see. */
+attn_interval attn_cpu_hull(const attn_cpu_walk *w);
+
+/* Fill b.visible for the key tile at `begin`, within `share`; returns the union. */
+uint64_t attn_cpu_find_visible(const attn_cpu_walk *w, int64_t begin, attn_interval share);
+
+/* Soft cap, ALiBi and bias on the scores of a key tile, then the online softmax of each row. */
+void attn_cpu_finish_scores(const attn_cpu_walk *w, int64_t begin, int32_t keys, float *m, float *l);
+
+/* ---- Latent rows (cpu_latent.c) ---------------------------------------------------------------------------------- */
+
+/* Latent rows of a key tile to `dst` as fp32, `stride` floats apart, scales applied: the latent part (of int4:
+   rotated), then the rotary one; zero rows where the bit is clear, zeros behind the row. Rows of new tokens that are
+   not written come from where they were given. */
+void attn_cpu_load_latent(const attn_cpu_walk *w, int64_t begin, uint64_t visible, int32_t first, int32_t end,
+                          float *dst, int32_t stride);
+
+/* The rows of q, of one tensor or two, to w->b.q, their latent part rotated where the rows' is. */
+void attn_cpu_load_latent_queries(const attn_cpu_walk *w);
 
 #endif

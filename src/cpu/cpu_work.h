@@ -35,10 +35,13 @@ typedef struct attn_cpu_shape {
 
 /* 1 when the sizes fit 64 bits. num_splits 0: automatic. */
 int attn_cpu_shape_of(const attn_context *context, const attn_problem *problem, const attn_plan_limits *limits,
-                      int32_t num_splits, attn_cpu_shape *shape);
+                      int32_t num_splits, attn_split_rule split_rule, attn_cpu_shape *shape);
 
-/* One sequence's share of the schedule. */
+/* One share of the schedule: rows of one sequence; all of them, but where a layer takes a step in rounds. */
 typedef struct attn_cpu_seq {
+  int32_t seq;
+  int64_t first_row;   /* (token, head of the group) pairs of the sequence before this share */
+  int64_t rows;        /* of this share, per KV head */
   int64_t first_item;  /* items of earlier sequences */
   int64_t first_merge; /* merge items of earlier sequences */
   int64_t first_slot;  /* slot rows of earlier sequences */
@@ -49,7 +52,7 @@ typedef struct attn_cpu_seq {
 
 /* The scratch, laid out. */
 typedef struct attn_cpu_scratch {
-  attn_cpu_seq *seqs; /* [num_seqs + 1]: the last one holds the totals */
+  attn_cpu_seq *seqs; /* [shares + 1]: the last one holds the totals */
   float *slot_m;      /* [slot_rows] */
   float *slot_l;      /* [slot_rows] */
   float *slot_acc;    /* [slot_rows, v_padded] */
@@ -71,17 +74,41 @@ typedef struct attn_cpu_buffers {
 
 attn_cpu_buffers attn_cpu_buffers_at(const attn_cpu_shape *shape, const attn_cpu_scratch *scratch, size_t thread);
 
+/* What the split rule looks at. */
+typedef struct attn_cpu_cut {
+  const attn_problem *problem;
+  const attn_cpu_shape *shape;
+  const attn_step *step;
+  int32_t threads;
+  int32_t num_splits; /* 0: automatic */
+  attn_split_rule split_rule;
+} attn_cpu_cut;
+
+/* Cut the rows of `count` shares (seq, first_row, rows are set) into items; seqs[count] gets the totals. The most
+   pieces that a row's keys are cut into, as reported. */
+int32_t attn_cpu_cut_rows(const attn_cpu_cut *cut, attn_cpu_seq *seqs, int32_t count);
+
+/* Pieces of the `compatible` rule for a batch whose longest sequence has max_kv_len keys; 0: as the default rule. */
+int64_t attn_cpu_compatible_pieces(const attn_problem *problem, int32_t threads, const attn_step *step,
+                                   int64_t max_kv_len);
+
 /* The backend's schedule(). */
 void attn_cpu_schedule(const attn_plan *plan, attn_step *step, void *memory);
 
 /* Everything that the items of one run share. */
 typedef struct attn_cpu_job {
   const attn_plan *plan;
+  const attn_problem *problem; /* the plan's, or what a layer's part of it is */
   const attn_run_view *view;
+  int32_t shares;     /* of scratch.seqs */
+  int64_t token_base; /* the batch's token that row 0 of q, out and lse belongs to */
   const attn_cpu_table *table;
   attn_cpu_shape shape;
   attn_cpu_scratch scratch;
 } attn_cpu_job;
+
+/* A run of CPU_ATTN, or of a latent problem of form mqa. */
+attn_status attn_cpu_run_plan(const attn_plan *plan, const attn_run_view *view, void *scratch, attn_message *message);
 
 /* Compute work item `item` with the buffers of `thread`. */
 void attn_cpu_run_item(const attn_cpu_job *job, int64_t item, size_t thread);
@@ -91,6 +118,7 @@ void attn_cpu_run_merge(const attn_cpu_job *job, int64_t item, size_t thread);
 
 /* A row tile, found from an item's number. */
 typedef struct attn_cpu_tile {
+  int32_t share;
   int32_t seq;
   int32_t kv_head;
   int32_t piece;

@@ -73,9 +73,10 @@ typedef void attn_qk_kernel(float *s, const float *q, const float *k, float scal
                             int32_t padded);
 
 /* acc[r][i] = alpha[r] acc[r][i] + sum_j p[r][j] v[j][i]. The tile's sum is formed apart from acc, in chains of at most
-   keys / 8 + 5 additions. Rows of acc and v are `padded` floats apart, rows of p ATTN_CPU_KEYS. */
+   keys / 8 + 5 additions. Rows of acc are `padded` floats apart, those of v `v_stride` (of a latent row the value is
+   the beginning), rows of p ATTN_CPU_KEYS. */
 typedef void attn_pv_kernel(float *acc, const float *alpha, const float *p, const float *v, int32_t rows, int32_t keys,
-                            int32_t padded);
+                            int32_t padded, int32_t v_stride);
 
 /* One row's share of a tile in the online softmax: keys whose bit of `visible` is clear count as s = -inf.
      m' = max(m, max_j s_j); alpha = exp(m - m'); s_j becomes p_j = exp(s_j - m'); l = alpha l + sum_j p_j; m = m'

@@ -36,6 +36,21 @@ void attn_reference_load_codes(double *row, const unsigned char *from, int64_t s
 /* The values of a stored row, un-rotated; `dtype` is the pool's. */
 void attn_reference_load_stored(double *row, const attn_rows *rows, attn_dtype dtype, const attn_row *from);
 
+/* ---- Latent rows (reference_latent.c) ---------------------------------------------------------------------------- */
+
+/* The rotary elements of a stored latent row; `dtype` is the pool's. */
+void attn_reference_load_rotary(double *values, const attn_rows *rows, attn_dtype dtype, const attn_row *from);
+
+/* The first `size` elements of the latent row of a position: as stored, or as given where it is a new one that is not
+   written. 0: it cannot be reached and counts as masked. */
+int attn_reference_load_latent(const attn_run_view *view, int64_t seq, int64_t k, int64_t size, double *values);
+
+/* The query of (token, head) in the latent space, [rank + rotary]; `given` is memory for what W_UK is applied to. */
+void attn_reference_load_latent_query(const attn_run_view *view, int64_t token, int64_t head, double *given, double *q);
+
+/* out [v_head_size] = what the problem's form makes of the weighted sum of values; without weights the sum itself. */
+void attn_reference_expand_result(const attn_run_view *view, int64_t head, const double *sum, double *out);
+
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
 /* The element [i], [i, j], ... of a view with at least so many axes; the axes left out count as 0. */

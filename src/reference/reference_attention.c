@@ -4,6 +4,9 @@
  * Each row walks its keys twice, recomputing the scores: first for their maximum, then for the weights. So the working
  * memory does not grow with the length of a sequence. A key that the row does not see is skipped before anything of it
  * is read; its score is never formed, not even to be multiplied by 0.
+ *
+ * A latent problem is computed in the latent space whatever its form: the query of mha and layer is brought there by
+ * W_UK, and their result back by W_UV (reference_latent.c).
  */
 #include "reference.h"
 
@@ -18,19 +21,36 @@ typedef struct row {
   int64_t kv_head;
   int64_t position; /* of the query; may be negative */
   int64_t keys;     /* walked: kv_len, or fewer where the table ends before it */
+  int64_t qk_size;  /* elements of q and of a key, as they are multiplied */
+  int64_t v_size;   /* elements of a value, as they are summed */
   double *q;        /* [qk size] the query */
   double *key;      /* [qk size] the key at hand */
   double *value;    /* [v size] the value at hand */
   double *sum;      /* [v size] weighted sum of the values */
+  double *out;      /* [v_head_size] the result: sum itself, or what W_UV makes of it */
+  double *given;    /* [qk_head_size] of a latent query: as it was given */
 } row;
 
+static int64_t qk_size_of(const attn_problem *problem) {
+  return problem->kv_lora_rank > 0 ? (int64_t)problem->kv_lora_rank + problem->qk_rope_head_dim : problem->qk_head_size;
+}
+
+static int64_t v_size_of(const attn_problem *problem) {
+  return problem->kv_lora_rank > 0 ? problem->kv_lora_rank : problem->v_head_size;
+}
+
 uint64_t attn_reference_attention_bytes(const attn_problem *problem) {
-  return 2 * ((uint64_t)problem->qk_head_size + (uint64_t)problem->v_head_size) * sizeof(double);
+  uint64_t doubles = 2 * ((uint64_t)qk_size_of(problem) + (uint64_t)v_size_of(problem)) +
+                     (uint64_t)problem->v_head_size + (uint64_t)problem->qk_head_size;
+  return doubles * sizeof(double);
 }
 
 /* K (is_v 0) or V (1) of a position into `values`. 0: it cannot be reached and counts as masked. */
 static int load_key(const row *r, int64_t k, int is_v, double *values) {
   const attn_run_view *view = r->view;
+  if (view->problem->kv_lora_rank > 0) {
+    return attn_reference_load_latent(view, r->seq, k, is_v ? r->v_size : r->qk_size, values);
+  }
   if (view->problem->kv_source == ATTN_KV_DIRECT) {
     const attn_view *tensor = is_v ? &view->v : &view->k;
     const unsigned char *from = attn_reference_at2(tensor, view->step->kv_start_loc[r->seq] + k, r->kv_head);
@@ -78,7 +98,7 @@ static int score(const row *r, int64_t k, double *s) {
   const double *q_row = r->q;
   const double *k_row = r->key;
   double product = 0.0;
-  for (int64_t d = 0; d < problem->qk_head_size; d++) {
+  for (int64_t d = 0; d < r->qk_size; d++) {
     product += q_row[d] * k_row[d];
   }
   double value = (double)problem->scale * product;
@@ -98,7 +118,7 @@ static void add_value(const row *r, int64_t k, double w) {
   if (!load_key(r, k, 1, r->value)) {
     return;
   }
-  for (int64_t d = 0; d < r->view->problem->v_head_size; d++) {
+  for (int64_t d = 0; d < r->v_size; d++) {
     r->sum[d] += w * r->value[d];
   }
 }
@@ -106,14 +126,15 @@ static void add_value(const row *r, int64_t k, double w) {
 static void store_row(const row *r, double denominator, double lse) {
   const attn_run_view *view = r->view;
   const attn_view *out = &view->out;
-  for (int64_t d = 0; d < view->problem->v_head_size; d++) {
+  for (int64_t d = 0; d < r->v_size; d++) {
     r->sum[d] = denominator == 0.0 ? 0.0 : r->sum[d] / denominator;
   }
+  attn_reference_expand_result(view, r->head, r->sum, r->out);
   if (out->dtype == ATTN_DTYPE_FP8_E4M3) {
-    attn_reference_store_fp8_row(view, r->token, r->head, r->sum);
+    attn_reference_store_fp8_row(view, r->token, r->head, r->out);
   } else {
     for (int64_t d = 0; d < view->problem->v_head_size; d++) {
-      attn_reference_store(attn_reference_at3(out, r->token, r->head, d), out->dtype, r->sum[d]);
+      attn_reference_store(attn_reference_at3(out, r->token, r->head, d), out->dtype, r->out[d]);
     }
   }
   if (view->problem->wants_lse) {
@@ -124,6 +145,10 @@ static void store_row(const row *r, double denominator, double lse) {
 /* An fp8 query is its code times the one scale. */
 static void load_query(const row *r) {
   const attn_view *q = &r->view->q;
+  if (r->view->problem->kv_lora_rank > 0) {
+    attn_reference_load_latent_query(r->view, r->token, r->head, r->given, r->q);
+    return;
+  }
   const unsigned char *from = attn_reference_at2(q, r->token, r->head);
   int64_t size = r->view->problem->qk_head_size;
   if (q->dtype != ATTN_DTYPE_FP8_E4M3) {
@@ -149,7 +174,7 @@ static void compute_row(const row *r) {
     }
   }
   double total = 0.0;
-  for (int64_t d = 0; d < problem->v_head_size; d++) {
+  for (int64_t d = 0; d < r->v_size; d++) {
     r->sum[d] = 0.0;
   }
   for (int64_t k = 0; k < r->keys; k++) {
@@ -174,7 +199,8 @@ static void compute_row(const row *r) {
    */
 static int64_t walked_keys(const attn_run_view *view, int64_t seq) {
   int64_t kv_len = view->step->kv_lens[seq];
-  if (view->problem->kv_source == ATTN_KV_DIRECT || kv_len / view->problem->block_size < view->block_table.shape[1]) {
+  if (view->problem->kv_source == ATTN_KV_DIRECT || view->kv_c.ndim > 0 ||
+      kv_len / view->problem->block_size < view->block_table.shape[1]) {
     return kv_len;
   }
   return view->block_table.shape[1] * view->problem->block_size < kv_len
@@ -186,11 +212,13 @@ void attn_reference_attention(const attn_run_view *view, double *buffers) {
   const attn_problem *problem = view->problem;
   const attn_step *step = view->step;
   int64_t group = problem->num_q_heads / problem->num_kv_heads;
-  row r = {.view = view};
+  row r = {.view = view, .qk_size = qk_size_of(problem), .v_size = v_size_of(problem)};
   r.q = buffers;
-  r.key = r.q + problem->qk_head_size;
-  r.value = r.key + problem->qk_head_size;
-  r.sum = r.value + problem->v_head_size;
+  r.key = r.q + r.qk_size;
+  r.value = r.key + r.qk_size;
+  r.sum = r.value + r.v_size;
+  r.out = r.sum + r.v_size;
+  r.given = r.out + problem->v_head_size;
   for (r.seq = 0; r.seq < step->num_seqs; r.seq++) {
     int64_t begin = step->query_start_loc[r.seq];
     int64_t end = step->query_start_loc[r.seq + 1];

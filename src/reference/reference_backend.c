@@ -93,6 +93,7 @@ static attn_status reference_merge(const attn_context *context, const attn_merge
 const attn_backend attn_reference_backend = {
     .name = "REFERENCE",
     .device = ATTN_DEVICE_CPU,
+    .rows = ATTN_ROWS_KV | ATTN_ROWS_LATENT,
     .supports = reference_supports,
     .cost = reference_cost,
     .schedule = reference_schedule,

@@ -5,6 +5,7 @@
  */
 #include "reference.h"
 
+#include "core/latent.h"
 #include "core/quantise.h"
 #include "core/rotary.h"
 
@@ -75,6 +76,49 @@ static void write_row(const attn_rows *rows, const attn_view *pool, const attn_r
   }
 }
 
+/* The rotary elements of a mixed row, rounded to their type. */
+static void write_rotary(const attn_rows *rows, const attn_row *to, const source_row *from) {
+  unsigned char elements[2 * ATTN_ROW_MAX];
+  for (int64_t i = 0; i < rows->rotary; i++) {
+    attn_reference_convert(elements + 2 * i, rows->rotary_dtype, source_at(from, i), from->dtype);
+  }
+  attn_latent_put_rotary(rows, to, elements);
+}
+
+/* A latent row: its latent part as any row, then the rotary one. */
+static void write_latent_row(const attn_rows *rows, const attn_view *pool, const attn_row *to, const source_row *latent,
+                             const source_row *rotary) {
+  if (rows->facts->scale == ATTN_SCALE_TILE) {
+    float values[ATTN_TILED_RANK];
+    for (int64_t i = 0; i < ATTN_TILED_RANK; i++) {
+      values[i] = (float)attn_reference_load(source_at(latent, i), latent->dtype);
+    }
+    attn_latent_quantise_tiles(to, values);
+  } else {
+    write_row(rows, pool, to, latent);
+  }
+  if (attn_format_is_mixed(rows->facts)) {
+    write_rotary(rows, to, rotary);
+    return;
+  }
+  attn_rows part = *rows;
+  attn_row behind = *to;
+  part.size = rows->rotary;
+  behind.codes += rows->size * to->code_stride;
+  write_row(&part, pool, &behind, rotary);
+}
+
+static void write_latent(const attn_write_view *view, int64_t token, int64_t slot) {
+  unsigned char memory[ATTN_ROW_MAX * sizeof(float)];
+  source_row latent = source_of(&view->k, token, 0);
+  source_row rotary = source_of(&view->k_pe, token, 0);
+  attn_row to = attn_row_at(&view->k_rows, &view->k_cache, slot / view->block_size, slot % view->block_size, 0);
+  if (view->rotary != ATTN_ROTARY_NONE) {
+    rotate(view, token, &rotary, memory);
+  }
+  write_latent_row(&view->k_rows, &view->k_cache, &to, &latent, &rotary);
+}
+
 static void write_heads(const attn_write_view *view, int64_t token, int64_t slot) {
   unsigned char memory[ATTN_ROW_MAX * sizeof(float)];
   int64_t block = slot / view->block_size;
@@ -109,7 +153,11 @@ void attn_reference_cache_write(const attn_write_view *view) {
   for (int64_t i = 0; i < view->num_slots; i++) {
     int64_t slot = attn_int64_at(&view->slot_mapping, i);
     if (attn_write_takes(view, slot, i)) {
-      write_heads(view, i, slot);
+      if (view->k_rows.latent) {
+        write_latent(view, i, slot);
+      } else {
+        write_heads(view, i, slot);
+      }
       write_queries(view, i);
     }
   }
@@ -147,6 +195,35 @@ static void read_row(unsigned char *to, int64_t stride, attn_dtype to_dtype, con
   }
 }
 
+static void read_latent_row(unsigned char *to, int64_t stride, attn_dtype to_dtype, const attn_rows *rows,
+                            const attn_view *pool, const attn_row *from) {
+  unsigned char *behind = to + rows->size * stride;
+  if (rows->facts->scale == ATTN_SCALE_TILE) {
+    float scales[ATTN_TILES];
+    attn_latent_tile_scales(from, scales);
+    for (int64_t i = 0; i < ATTN_TILED_RANK; i++) {
+      float value;
+      attn_dequantise_part(rows, from, i, 1, &value);
+      attn_reference_store(to + i * stride, to_dtype, (double)(value * scales[i / ATTN_TILE]));
+    }
+  } else {
+    read_row(to, stride, to_dtype, rows, pool, from);
+  }
+  if (attn_format_is_mixed(rows->facts)) {
+    unsigned char elements[2 * ATTN_ROW_MAX];
+    attn_latent_get_rotary(rows, from, elements);
+    for (int64_t i = 0; i < rows->rotary; i++) {
+      attn_reference_convert(behind + i * stride, to_dtype, elements + 2 * i, rows->rotary_dtype);
+    }
+    return;
+  }
+  attn_rows part = *rows;
+  attn_row rest = *from;
+  part.size = rows->rotary;
+  rest.codes += rows->size * from->code_stride;
+  read_row(behind, stride, to_dtype, &part, pool, &rest);
+}
+
 /* One tensor (K or V) of one position, to row `to_row` of the output. */
 static void gather_rows(const attn_gather_view *view, const attn_view *pool, const attn_rows *rows,
                         const attn_view *to_view, int64_t to_row, int64_t block, int64_t offset) {
@@ -160,6 +237,10 @@ static void gather_rows(const attn_gather_view *view, const attn_view *pool, con
   }
   for (int64_t head = 0; head < to_view->shape[1]; head++) {
     attn_row from = attn_row_at(rows, pool, block, offset, head);
+    if (rows->latent) {
+      read_latent_row(to, to_view->stride[2], to_view->dtype, rows, pool, &from);
+      continue;
+    }
     read_row(to + head * to_view->stride[1], to_view->stride[2], to_view->dtype, rows, pool, &from);
   }
 }
@@ -199,6 +280,24 @@ static void requantise_row(const attn_requantise_view *view, const attn_row *to,
   }
 }
 
+/* A latent row: at once where a side has parts of different types, else as a row of elements. */
+static void requantise_latent_row(const attn_requantise_view *view, const attn_row *to, const attn_row *from) {
+  const attn_rows *source = &view->source_rows;
+  const attn_rows *target = &view->target_rows;
+  if (!attn_format_is_mixed(source->facts) && !attn_format_is_mixed(target->facts)) {
+    attn_requantise_view plain = *view;
+    plain.source_rows.size = plain.target_rows.size = source->size + source->rotary;
+    requantise_row(&plain, to, from);
+    return;
+  }
+  float values[ATTN_ROW_MAX];
+  int64_t element = sizeof(float);
+  read_latent_row((unsigned char *)values, element, ATTN_DTYPE_FLOAT32, source, &view->map.source, from);
+  source_row latent = {(const unsigned char *)values, element, ATTN_DTYPE_FLOAT32, NULL, 0};
+  source_row rotary = {(const unsigned char *)(values + source->size), element, ATTN_DTYPE_FLOAT32, NULL, 0};
+  write_latent_row(target, &view->map.target, to, &latent, &rotary);
+}
+
 void attn_reference_cache_requantise(const attn_requantise_view *view) {
   const attn_view *pool = &view->map.source;
   for (int64_t i = 0; i < view->map.num_pairs; i++) {
@@ -207,7 +306,11 @@ void attn_reference_cache_requantise(const attn_requantise_view *view) {
         attn_row from = attn_row_at(&view->source_rows, pool, attn_copy_block(&view->map, i, 0), offset, head);
         attn_row to =
             attn_row_at(&view->target_rows, &view->map.target, attn_copy_block(&view->map, i, 1), offset, head);
-        requantise_row(view, &to, &from);
+        if (view->source_rows.latent) {
+          requantise_latent_row(view, &to, &from);
+        } else {
+          requantise_row(view, &to, &from);
+        }
       }
     }
   }

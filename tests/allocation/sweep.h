@@ -14,6 +14,7 @@ void sweep_context_create(void **state);
 void sweep_plan_create_of_each(void **state);
 void sweep_pool_create(void **state);
 void sweep_workspaces(void **state);
+void sweep_mla_weights_create(void **state);
 
 /* Objects as they are swept, for the functions that use one. */
 attn_status sweep_create_arenas(attn_workspaces **made);

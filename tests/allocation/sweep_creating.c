@@ -288,3 +288,43 @@ void sweep_workspaces(void **state) {
   sweep_cover("attn_workspaces_get");
   sweep_cover("attn_workspaces_reserve");
 }
+
+/* attn_mla_weights_create */
+
+typedef struct weights_call {
+  attn_context *context;
+  attn_mla_weights_args args;
+  attn_mla_weights *made;
+} weights_call;
+
+static attn_status call_weights(void *context) {
+  weights_call *c = context;
+  return attn_mla_weights_create(c->context, &c->args, &c->made, &why);
+}
+
+static void intact_weights(void *context) {
+  CHECK(((weights_call *)context)->made == NULL, "weights after a failure");
+}
+
+static void undo_weights(void *context) {
+  weights_call *c = context;
+  attn_mla_weights_destroy(c->made);
+  c->made = NULL;
+}
+
+void sweep_mla_weights_create(void **state) {
+  weights_call c = {open_context(1), ATTN_MLA_WEIGHTS_ARGS_INIT, NULL};
+  float values[2 * 7 * 5] = {0};
+  int64_t shape[2] = {2 * 7, 5};
+  tensor matrix;
+  (void)state;
+  tensor_over(&matrix, values, ATTN_DTYPE_FLOAT32, 2, shape);
+  c.args.num_heads = 2;
+  c.args.kv_lora_rank = 5;
+  c.args.qk_nope_head_dim = 3;
+  c.args.v_head_dim = 4;
+  c.args.w_kv_b = &matrix.t;
+  sweep(&(swept){"attn_mla_weights_create", call_weights, intact_weights, undo_weights}, &c);
+  sweep_cover("attn_mla_weights_create");
+  attn_context_destroy(c.context);
+}

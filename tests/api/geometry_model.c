@@ -69,7 +69,7 @@ void model_draw(model *m, uint32_t *random) {
     int32_t layers = draw(random, 1, 3);
     attn_group_spec *spec;
     if (draw(random, 0, 3) == 0) {
-      spec = model_add_latent(m, layers, (attn_format)draw(random, ATTN_FORMAT_FLOAT32, ATTN_FORMAT_FP8_E5M2),
+      spec = model_add_latent(m, layers, (attn_format)draw(random, ATTN_FORMAT_FLOAT32, ATTN_FORMAT_FP8_E4M3),
                               draw(random, 1, 9), draw(random, 0, 2));
     } else {
       spec = model_add(m, layers, (attn_format)draw(random, ATTN_FORMAT_FLOAT32, ATTN_FORMAT_INT4_PER_TOKEN_HEAD),

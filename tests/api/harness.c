@@ -72,7 +72,7 @@ void harness_expect_refused(attn_status got, const char *named, const char *file
 
 static int next_backend(size_t *index, attn_backend_info *info) {
   while (attn_backend_get((*index)++, info)) {
-    if (info->built && !info->foreign && info->device == ATTN_DEVICE_CPU) {
+    if (info->built && (info->rows & ATTN_ROWS_KV) != 0 && info->device == ATTN_DEVICE_CPU) {
       return 1;
     }
   }

@@ -11,6 +11,7 @@
 #include "allocator.h"
 #include "caching.h"
 #include "merging.h"
+#include "latent.h"
 #include "scene.h"
 #include "sweep.h"
 
@@ -100,17 +101,45 @@ static void problems(void **state) {
 static void not_built(void **state) {
   attn_context *context = open_context(1);
   attn_transport transport = ATTN_TRANSPORT_INIT;
-  attn_mla_args args = ATTN_MLA_ARGS_INIT;
   attn_comm *comm = NULL;
   (void)state;
   NEVER(attn_backend_register, EXPECT_STATUS(attn_backend_register(context, "x.so", &why), ATTN_E_UNSUPPORTED, NULL));
   NEVER(attn_comm_create, EXPECT_STATUS(attn_comm_create(context, &transport, &comm, &why), ATTN_E_UNSUPPORTED, NULL));
   NEVER(attn_comm_destroy, attn_comm_destroy(NULL));
   NEVER(attn_comm_run, EXPECT_STATUS(attn_comm_run(NULL, NULL, NULL, NULL, &why), ATTN_E_UNSUPPORTED, NULL));
-  NEVER(attn_mla_run_mqa, EXPECT_REFUSED(attn_mla_run_mqa(NULL, &args, NULL, &why), NULL));
-  NEVER(attn_mla_run_mha, EXPECT_REFUSED(attn_mla_run_mha(NULL, &args, NULL, &why), NULL));
-  NEVER(attn_mla_layer_run, EXPECT_REFUSED(attn_mla_layer_run(NULL, &args, NULL, &why), NULL));
   attn_context_destroy(context);
+}
+
+static void open_latent(latent *s, attn_mla_form form) {
+  static const int32_t q_len[] = {1, 25, 0}, kv_len[] = {40, 25, 9};
+  latent_init(s, form, 2, 16, 4, 8, 8);
+  latent_seqs(s, 3, q_len, kv_len);
+  latent_fill(s, ATTN_FORMAT_BFLOAT16, 0);
+  latent_open(s, NULL);
+}
+
+static void close_latent(latent *s) {
+  latent_close(s);
+  latent_free(s);
+}
+
+static void latent_calls(void **state) {
+  latent s;
+  (void)state;
+  open_latent(&s, ATTN_MLA_MQA);
+  NEVER(attn_mla_run_mqa, EXPECT_OK(latent_call(&s)), s.args.q = NULL,
+        EXPECT_STATUS(latent_call(&s), ATTN_E_NULL, "q"));
+  close_latent(&s);
+  open_latent(&s, ATTN_MLA_MHA);
+  NEVER(attn_mla_run_mha, EXPECT_OK(latent_call(&s)), s.args.weights = NULL,
+        EXPECT_STATUS(latent_call(&s), ATTN_E_NULL, "weights"));
+  close_latent(&s);
+  open_latent(&s, ATTN_MLA_LAYER);
+  NEVER(attn_mla_layer_run, EXPECT_OK(latent_call(&s)), s.args.slot_mapping = NULL,
+        EXPECT_STATUS(latent_call(&s), ATTN_E_NULL, "slot_mapping"));
+  close_latent(&s);
+  NEVER(attn_mla_weights_destroy, attn_mla_weights_destroy(NULL));
+  NEVER(attn_mla_softmax_scale, assert_true(attn_mla_softmax_scale(64, 1.0, 1.0) == 0.125f));
 }
 
 static void dry_runs_and_plans(void **state) {
@@ -314,6 +343,8 @@ int main(void) {
       cmocka_unit_test(names),
       cmocka_unit_test(problems),
       cmocka_unit_test(not_built),
+      cmocka_unit_test(latent_calls),
+      cmocka_unit_test(sweep_mla_weights_create),
       cmocka_unit_test(dry_runs_and_plans),
       cmocka_unit_test(caches),
       cmocka_unit_test(blocks),

@@ -440,7 +440,7 @@ static void every_listed(const char *backend) {
     const char *name;
     int built;
   } list[] = {
-#define ROW(name, value, spelling, storage, built) {name, spelling, built},
+#define ROW(name, value, spelling, storage, rows) {name, spelling, ((rows)&ATTN_ROWS_KV) != 0},
       ATTN_FORMAT_LIST(ROW)
 #undef ROW
   };

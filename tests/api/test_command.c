@@ -261,6 +261,8 @@ static void test_info(void **state) {
   assert_non_null(strstr(files.fix.out, "| cache format | CPU_ATTN | REFERENCE |"));
   assert_non_null(strstr(files.fix.out, "| bfloat16 | yes | yes |"));
   assert_non_null(strstr(files.fix.out, "| fp8_ds_mla | - | - |"));
+  assert_non_null(strstr(files.fix.out, "| latent row format | CPU_MLA | REFERENCE |"));
+  assert_non_null(strstr(files.fix.out, "| fp8_ds_mla | yes | yes |"));
   assert_non_null(strstr(files.fix.out, "| sliding window | yes | yes |"));
 }
 

@@ -13,7 +13,7 @@ static void every_format_has_its_facts(void **state) {
     attn_format format;
     attn_dtype storage;
   } list[] = {
-#define ROW(name, value, spelling, storage, built) {name, storage},
+#define ROW(name, value, spelling, storage, rows) {name, storage},
       ATTN_FORMAT_LIST(ROW)
 #undef ROW
   };
@@ -100,6 +100,19 @@ static void the_documented_table(void **state) {
     at += strlen(line);
   }
   CHECK(strncmp(at, "\n<!-- formats:end -->", 21) == 0, "docs/layouts.md has a line too many");
+  at = strstr(text, "<!-- latent:begin");
+  assert_non_null(at);
+  at = strstr(at, "|---|---|\n");
+  assert_non_null(at);
+  at = strchr(at, '\n') + 1;
+  for (int f = ATTN_FORMAT_FLOAT32; f <= ATTN_FORMAT_FP8_DS_MLA; f++) {
+    const attn_format_facts *facts = attn_format_of((attn_format)f);
+    (void)snprintf(line, sizeof line, "| `%s` | %s |\n", attn_format_name((attn_format)f),
+                   facts->latent_row != NULL ? facts->latent_row : "none");
+    CHECK(strncmp(at, line, strlen(line)) == 0, "docs/layouts.md should have: %s", line);
+    CHECK((facts->latent_row != NULL) == attn_format_serves((attn_format)f, ATTN_ROWS_LATENT), "%s", line);
+    at += strlen(line);
+  }
   free(text);
 }
 

@@ -6,6 +6,7 @@
 
 #include "allocator.h"
 #include "caching.h"
+#include "latent.h"
 #include "merging.h"
 #include "quantising.h"
 #include "scene.h"
@@ -82,6 +83,25 @@ static void schedule_and_run(const char *backend, attn_format format) {
       attn_context_destroy(context);
     }
     scene_free(&s);
+  }
+}
+
+/* Every latent call, with a context of several chunks and a layer whose sequences go both ways. */
+static void latent_runs(const char *backend, attn_format format) {
+  static const int32_t q_len[] = {1, 30, 3};
+  static const int32_t kv_len[] = {600, 40, 77};
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    latent s;
+    latent_init(&s, (attn_mla_form)form, 4, 24, 6, 10, 12);
+    latent_seqs(&s, 3, q_len, kv_len);
+    latent_fill(&s, format, 0);
+    latent_open(&s, backend);
+    long before = calls();
+    attn_status status = latent_call(&s);
+    long made = calls() - before;
+    CHECK(status == ATTN_OK && made == 0, "form %d: %s, %ld allocations", form, attn_status_name(status), made);
+    latent_close(&s);
+    latent_free(&s);
   }
 }
 
@@ -347,10 +367,21 @@ static void every_format(void **state) {
   for_each_format(merge);
 }
 
+static void every_latent_format(void **state) {
+  static const attn_format formats[] = {ATTN_FORMAT_FLOAT32, ATTN_FORMAT_BFLOAT16, ATTN_FORMAT_FP8_E4M3,
+                                        ATTN_FORMAT_INT8_PER_TOKEN_HEAD, ATTN_FORMAT_INT4_PER_TOKEN_HEAD};
+  (void)state;
+  for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+    latent_runs("REFERENCE", formats[i]);
+    latent_runs("CPU_MLA", formats[i]);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_counter_counts),
       cmocka_unit_test(every_format),
+      cmocka_unit_test(every_latent_format),
       BACKEND_TEST(write_many),
       BACKEND_TEST(locked_workspaces),
       cmocka_unit_test(block_manager),

@@ -104,7 +104,9 @@ static void plan_options(const char *backend) {
   s.problem.batch_invariant = 0;
   s.options.num_splits = 0;
   s.options.split_rule = ATTN_SPLIT_COMPATIBLE;
-  expect_no_plan(&s, context, &limits, ATTN_E_UNSUPPORTED, "split_rule");
+  s.problem.batch_invariant = 1;
+  expect_no_plan(&s, context, &limits, ATTN_E_RANGE, "split_rule");
+  s.problem.batch_invariant = 0;
   s.options.split_rule = (attn_split_rule)5;
   expect_no_plan(&s, context, &limits, ATTN_E_RANGE, "split_rule");
   s.options.split_rule = ATTN_SPLIT_DEFAULT;

@@ -100,7 +100,13 @@ static void each_number_outside_its_range(void **state) {
       FIELD(cascade, ATTN_E_UNSUPPORTED, 1),
       FIELD(output_block, ATTN_E_RANGE, 64, 128), /* no fp8 output */
       FIELD(output_block, ATTN_E_RANGE, 32, -1),
-      FIELD(kv_lora_rank, ATTN_E_UNSUPPORTED, 512),
+      FIELD(kv_lora_rank, ATTN_E_RANGE, -1, INT32_MIN),
+      FIELD(qk_rope_head_dim, ATTN_E_RANGE, 64, -1), /* no kv_lora_rank */
+      FIELD(qk_nope_head_dim, ATTN_E_RANGE, 64, -1),
+      FIELD(mla_v_head_dim, ATTN_E_RANGE, 64, -1),
+      FIELD(rotary_dtype, ATTN_E_RANGE, ATTN_DTYPE_BFLOAT16, -1),
+      FIELD(mla_form, ATTN_E_RANGE, ATTN_MLA_LAYER, -1),
+      FIELD(context_chunk, ATTN_E_RANGE, 64, -1),
       FIELD(q_dtype, ATTN_E_DTYPE, ATTN_DTYPE_FP8_E5M2, ATTN_DTYPE_UINT8, 99),
       FIELD(out_dtype, ATTN_E_DTYPE, ATTN_DTYPE_INT64, ATTN_DTYPE_FP8_E5M2, -1),
       FIELD(k_format, ATTN_E_UNSUPPORTED, ATTN_FORMAT_FP8_DS_MLA),

@@ -100,7 +100,9 @@ static void every_name_is_known(void **state) {
   for (int i = 0; i < OURS; i++) {
     CHECK(find_name(ours[i], &info) && !info.foreign, "%s is not one of ours", ours[i]);
     CHECK(info.plays != NULL && info.summary != NULL && info.summary[0] != 0, "%s has no summary", ours[i]);
-    CHECK(info.built == (i < 2), "%s: built is %d", ours[i], info.built);
+    CHECK(info.built == (i < 3), "%s: built is %d", ours[i], info.built);
+    int rows = i == 0 ? ATTN_ROWS_KV | ATTN_ROWS_LATENT : i == 1 ? ATTN_ROWS_KV : i == 2 ? ATTN_ROWS_LATENT : 0;
+    CHECK(info.rows == rows, "%s: rows is %d", ours[i], info.rows);
   }
   for (int i = 0; i < THEIRS; i++) {
     CHECK(find_name(theirs[i], &info) && info.foreign && !info.built, "%s is not foreign", theirs[i]);
@@ -132,6 +134,7 @@ static void fixed_priority(void **state) {
     attn_verdict right = info.foreign                         ? ATTN_VERDICT_FOREIGN
                          : !info.built                        ? ATTN_VERDICT_NOT_BUILT
                          : strcmp(info.name, "CPU_ATTN") == 0 ? ATTN_VERDICT_TAKEN
+                         : strcmp(info.name, "CPU_MLA") == 0  ? ATTN_VERDICT_REFUSED
                                                               : ATTN_VERDICT_ABLE;
     CHECK(row->verdict == right, "%s: verdict %s, right is %s", row->backend, attn_verdict_name(row->verdict),
           attn_verdict_name(right));

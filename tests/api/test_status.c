@@ -81,7 +81,7 @@ static void every_format_converts_both_ways(void **state) {
     attn_format format;
     const char *spelling;
   } list[] = {
-#define ROW(name, value, spelling, storage, built) {name, spelling},
+#define ROW(name, value, spelling, storage, rows) {name, spelling},
       ATTN_FORMAT_LIST(ROW)
 #undef ROW
   };

@@ -65,8 +65,7 @@ static int cascade(mutant *m) {
 }
 
 static int latent(mutant *m) {
-  m->problem.kv_lora_rank = 16;
-  m->problem.qk_rope_head_dim = 8;
+  m->problem.qk_rope_head_dim = 8; /* and no kv_lora_rank */
   return 1;
 }
 
@@ -436,7 +435,7 @@ static const way ways[] = {
     {"softcap negative or NaN", AT_PLAN, ATTN_E_RANGE, 1, softcap_negative},
     {"q heads no multiple of KV heads", AT_PLAN, ATTN_E_RANGE, 1, heads_uneven},
     {"cascade", AT_PLAN, ATTN_E_UNSUPPORTED, 1, cascade},
-    {"a latent problem", AT_PLAN, ATTN_E_UNSUPPORTED, 1, latent},
+    {"a latent field of no latent problem", AT_PLAN, ATTN_E_RANGE, 1, latent},
     {"chunk_lookback without chunk_size", AT_PLAN, ATTN_E_RANGE, 1, lookback_alone},
     {"prefix_clamp without ranges", AT_PLAN, ATTN_E_RANGE, 1, clamp_alone},
     {"a problem of 3 bytes", AT_PLAN, ATTN_E_STRUCT_SIZE, 1, struct_size},

@@ -25,7 +25,7 @@ static int choose_backends(const check_settings *s, check_env *env) {
     int named = strcmp(s->backend, "all") == 0 || strcmp(s->backend, info.name) == 0;
     /* A fault is planted anywhere but in the specification. */
     int spared = s->fault != NULL && strcmp(s->backend, "all") == 0 && strcmp(info.name, "REFERENCE") == 0;
-    if (info.built && named && !spared && env->num_backends < CHECK_MAX_BACKENDS) {
+    if ((info.rows & ATTN_ROWS_KV) != 0 && named && !spared && env->num_backends < CHECK_MAX_BACKENDS) {
       env->backends[env->num_backends++] = info.name;
     }
   }
@@ -36,7 +36,7 @@ static void print_accepted(const check_settings *s) {
   attn_backend_info info;
   fprintf(stderr, "attn check: --backend '%s' is not built here (accepted: all", s->backend);
   for (size_t i = 0; attn_backend_get(i, &info); i++) {
-    if (info.built) {
+    if ((info.rows & ATTN_ROWS_KV) != 0) {
       fprintf(stderr, ", %s", info.name);
     }
   }

@@ -402,7 +402,7 @@ static void spoil_tensor(check_case *c, const requantising *q, int64_t kind, spo
 static void spoil_number(check_case *c, int64_t kind, spoilt *s) {
   s->expected = ATTN_E_RANGE;
   if (kind == 0) {
-    s->what = "a format that is not built in";
+    s->what = "a format of latent rows";
     *(check_chance(&c->rng, 50) ? &s->args.source_format : &s->args.target_format) = ATTN_FORMAT_FP8_DS_MLA;
     s->expected = ATTN_E_UNSUPPORTED;
   } else if (kind == 1) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, of a rotated row where the call rotates,
- * every other byte of both pools is kept. */
+/* check_write.c: attn_cache_write. Every named slot holds the exact conversion, of a rotated row where the call
+ * rotates, every other byte of both pools is kept. */
 #include <string.h>
 
 #include "check_case.h"
@@ -236,7 +236,7 @@ static int refuse_once(check_env *env, check_case *c, writing *w, attn_context *
     args.v = NULL;
     expected = ATTN_E_NULL;
   } else if (kind == 7) {
-    what = "a cache format that is not built in";
+    what = "a format of latent rows";
     args.k_format = ATTN_FORMAT_FP8_DS_MLA;
     expected = ATTN_E_UNSUPPORTED;
   } else if (kind == 8 && c->size == c->v_size && c->k_format == c->v_format && c->k_type == c->v_type &&
@@ -249,7 +249,7 @@ static int refuse_once(check_env *env, check_case *c, writing *w, attn_context *
     what = "a latent pool";
     args.kv_c = &w->k.dl;
     args.kv_cache = &w->k_cache.dl;
-    expected = ATTN_E_UNSUPPORTED;
+    expected = ATTN_E_NULL; /* k is given too */
   }
   args.backend = env->backends[env->backend];
   attn_status status = attn_cache_write(context, &args, &message);

@@ -20,9 +20,9 @@ static const uint32_t statics_heads[ROWS_HEADS] = {0x3F800000, 0x3DCCCCCD, 0x404
 
 static int is_built(attn_format format) {
   switch (format) {
-#define FORMAT_BUILT(name, value, spelling, storage, built)                                                            \
+#define FORMAT_BUILT(name, value, spelling, storage, rows)                                                             \
   case name:                                                                                                           \
-    return built;
+    return ((rows)&ATTN_ROWS_KV) != 0;
     ATTN_FORMAT_LIST(FORMAT_BUILT)
 #undef FORMAT_BUILT
   default:

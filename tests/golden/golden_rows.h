@@ -160,18 +160,24 @@ static inline uint32_t rows_element(rows_type t, int32_t kind, const rows_draw *
   }
 }
 
-/* The bits of row `row` of a source type: `size` words. */
-static inline void rows_make(attn_dtype source, int32_t size, int32_t row, uint32_t *bits) {
+/* The bits of row `row` of a source type: `size` words; a part of a row by its tag, its kinds those of `later` tokens
+   later. */
+static inline void rows_make_part(attn_dtype source, int32_t size, int32_t row, int tag, int later, uint32_t *bits) {
   const rows_type t = rows_type_of(source);
-  const uint64_t stream = rows_mix((uint64_t)t.number << 40 | (uint64_t)(uint32_t)size << 20 | (uint32_t)row);
+  const uint64_t stream =
+      rows_mix((uint64_t)tag << 60 | (uint64_t)t.number << 40 | (uint64_t)(uint32_t)size << 20 | (uint32_t)row);
   rows_draw d = {rows_word(stream, 1u << 20), rows_word(stream, (1u << 20) + 1), 0, row, 0, 0};
   const int32_t place = rows_below(d.p2, (uint32_t)size);
   for (int32_t j = 0; j < size; j++) {
     d.draw = rows_word(stream, (uint64_t)j);
     d.j = j;
     d.beyond = (j - place + size) % size;
-    bits[j] = rows_element(t, row / ROWS_HEADS % ROWS_KINDS, &d);
+    bits[j] = rows_element(t, (row / ROWS_HEADS + later) % ROWS_KINDS, &d);
   }
+}
+
+static inline void rows_make(attn_dtype source, int32_t size, int32_t row, uint32_t *bits) {
+  rows_make_part(source, size, row, 0, 0, bits);
 }
 
 #endif

@@ -260,7 +260,7 @@ size_t bench_list(bench_case *cases, size_t most) {
     attn_format format;
     int built;
   } formats[] = {
-#define FORMAT_ROW(name, value, spelling, storage, built) {name, built},
+#define FORMAT_ROW(name, value, spelling, storage, rows) {name, ((rows)&ATTN_ROWS_KV) != 0},
       ATTN_FORMAT_LIST(FORMAT_ROW)
 #undef FORMAT_ROW
   };

@@ -41,6 +41,10 @@ static int parse(subject *s) {
   s->has_request = 0;
   int code = request_parse(&s->file, s->session->flags, &s->parsed, report);
   s->has_request = code == CLI_OK;
+  if (code == CLI_OK && s->parsed.latent) {
+    return cli_fail(report, CLI_BAD_INPUT, "op %s on latent rows is not measured; accepted: requests of K and V",
+                    s->parsed.op->name);
+  }
   return code == CLI_OK ? request_check(&s->parsed, report) : code;
 }
 

@@ -62,7 +62,7 @@ static int choose_backends(const cli_options *flags, const bench_session *s, wor
     return cli_library(s->report, attn_select_call(s->context, flags->backend, &name, NULL, &message), &message);
   }
   for (size_t i = 0; attn_backend_get(i, &info); ++i) {
-    if (info.built && info.device == s->device.device && list->num_backends < MAX_BACKENDS) {
+    if ((info.rows & ATTN_ROWS_KV) != 0 && info.device == s->device.device && list->num_backends < MAX_BACKENDS) {
       list->backends[list->num_backends++] = info.name;
     }
   }

@@ -120,7 +120,7 @@ static int explain_request(const cli_options *flags, request *parsed, cli_report
   if (code == CLI_OK) {
     code = cli_make_context(flags, &context, report);
   }
-  if (code == CLI_OK && parsed->op->op == OP_ATTENTION) {
+  if (code == CLI_OK && (parsed->op->op == OP_ATTENTION || parsed->op->latent)) {
     code = explain_attention(context, flags, parsed, report);
   } else if (code == CLI_OK) {
     code = explain_call(context, flags, parsed, report);

@@ -11,8 +11,10 @@ enum { MAX_COLUMNS = 16 };
 typedef struct matrix {
   const attn_context *context;
   const char *columns[MAX_COLUMNS];
+  int32_t rows[MAX_COLUMNS]; /* of each column: bits of attn_row_kind */
   size_t num_columns;
-  const char *table; /* title of the one being printed */
+  attn_row_kind kind; /* of the table that is printed: columns for other rows are left out of it */
+  const char *table;  /* title of the one being printed */
   int json;
   json_writer w;
 } matrix;
@@ -121,9 +123,29 @@ static void context_parallel(attn_problem *problem) {
   problem->context_parallel = 2;
 }
 
-static void latent(attn_problem *problem) {
-  problem->kv_lora_rank = 512;
-  problem->qk_rope_head_dim = 64;
+static void latent_mqa(attn_problem *problem) {
+  (void)problem;
+}
+
+static void latent_mha(attn_problem *problem) {
+  problem->mla_form = ATTN_MLA_MHA;
+  problem->qk_nope_head_dim = problem->mla_v_head_dim = 128;
+}
+
+static void latent_direct(attn_problem *problem) {
+  latent_mha(problem);
+  direct(problem);
+  problem->causal = 1;
+}
+
+static void latent_layer(attn_problem *problem) {
+  latent_mha(problem);
+  problem->mla_form = ATTN_MLA_LAYER;
+}
+
+static void latent_odd(attn_problem *problem) {
+  problem->kv_lora_rank = 41;
+  problem->qk_rope_head_dim = 5;
 }
 
 static const matrix_row features[] = {
@@ -149,7 +171,29 @@ static const matrix_row features[] = {
     {"fp8 output, scales of 64 elements", fp8_blocks_64},
     {"fp8 output, scales of 128 elements", fp8_blocks_128},
     {"context parallel", context_parallel},
-    {"latent attention", latent},
+};
+
+static const matrix_row latent_features[] = {
+    {"absorbed, any number of query tokens (mqa)", latent_mqa},
+    {"expanded, cached context in chunks (mha)", latent_mha},
+    {"expanded, no cache (mha)", latent_direct},
+    {"whole layer (layer)", latent_layer},
+    {"any latent rank and rotary width", latent_odd},
+    {"any block size", odd_block},
+    {"sliding window", window},
+    {"chunked-local attention", chunked},
+    {"soft cap", softcap},
+    {"ALiBi, linear", alibi_linear},
+    {"ALiBi, square root", alibi_sqrt},
+    {"sinks", sinks},
+    {"caller's bias", bias},
+    {"prefix ranges", prefix_ranges},
+    {"causal flag per sequence (mqa)", causal_per_seq},
+    {"log-sum-exp output", lse},
+    {"batch-invariant mode", batch_invariant},
+    {"fp8 output, one static scale", fp8_static},
+    {"fp8 output, scales of 128 elements", fp8_blocks_128},
+    {"context parallel", context_parallel},
 };
 
 static attn_problem base_problem(void) {
@@ -161,6 +205,21 @@ static attn_problem base_problem(void) {
   problem.block_size = 16;
   problem.scale = attn_softmax_scale(64);
   return problem;
+}
+
+static attn_problem latent_problem(void) {
+  attn_problem problem = ATTN_PROBLEM_INIT;
+  problem.num_q_heads = 16;
+  problem.kv_lora_rank = 512;
+  problem.qk_rope_head_dim = 64;
+  problem.q_dtype = ATTN_DTYPE_BFLOAT16;
+  problem.block_size = 64;
+  problem.scale = attn_mla_softmax_scale(192, 1.0, 0.0);
+  return problem;
+}
+
+static int is_shown(const matrix *m, size_t column) {
+  return (m->rows[column] & (int32_t)m->kind) != 0;
 }
 
 /* Whether a plan would be made. */
@@ -187,7 +246,7 @@ static void print_row(matrix *m, const char *title, const attn_problem *problem)
     int able = ask(m->context, m->columns[i], problem);
     if (m->json) {
       json_boolean(&m->w, NULL, able);
-    } else {
+    } else if (is_shown(m, i)) {
       printf(" %s |", able ? "yes" : "-");
     }
   }
@@ -199,40 +258,62 @@ static void print_row(matrix *m, const char *title, const attn_problem *problem)
   }
 }
 
-static void print_head(matrix *m, const char *title) {
+static void print_head(matrix *m, const char *title, attn_row_kind kind) {
   int first = m->table == NULL;
   m->table = title;
+  m->kind = kind;
   if (m->json) {
     return;
   }
   printf("%s| %s |", first ? "" : "\n", title);
   for (size_t i = 0; i < m->num_columns; ++i) {
-    printf(" %s |", m->columns[i]);
+    printf(is_shown(m, i) ? " %s |" : "%.0s", m->columns[i]);
   }
   printf("\n|---|");
   for (size_t i = 0; i < m->num_columns; ++i) {
-    printf("---|");
+    printf("%s", is_shown(m, i) ? "---|" : "");
   }
   puts("");
 }
 
-static void print_formats(matrix *m) {
-  static const attn_format formats[] = {
-#define FORMAT_VALUE(name, value, spelling, storage, built) name,
-      ATTN_FORMAT_LIST(FORMAT_VALUE)
+typedef struct matrix_format {
+  attn_format format;
+  int rows;
+} matrix_format;
+
+static const matrix_format matrix_formats[] = {
+#define FORMAT_VALUE(name, value, spelling, storage, rows) {name, rows},
+    ATTN_FORMAT_LIST(FORMAT_VALUE)
 #undef FORMAT_VALUE
-  };
-  print_head(m, "cache format");
-  for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); ++i) {
+};
+
+static void print_formats(matrix *m) {
+  print_head(m, "cache format", ATTN_ROWS_KV);
+  for (size_t i = 0; i < sizeof(matrix_formats) / sizeof(matrix_formats[0]); ++i) {
     attn_problem problem = base_problem();
-    problem.k_format = formats[i];
-    print_row(m, attn_format_name(formats[i]), &problem);
+    problem.k_format = matrix_formats[i].format;
+    print_row(m, attn_format_name(matrix_formats[i].format), &problem);
+  }
+}
+
+/* The type of the rotary elements is asked for by formats that keep them apart, and by no other. */
+static void print_latent_formats(matrix *m) {
+  print_head(m, "latent row format", ATTN_ROWS_LATENT);
+  for (size_t i = 0; i < sizeof(matrix_formats) / sizeof(matrix_formats[0]); ++i) {
+    attn_problem problem = latent_problem();
+    attn_message message;
+    problem.k_format = matrix_formats[i].format;
+    problem.rotary_dtype = ATTN_DTYPE_BFLOAT16;
+    if (attn_problem_check(&problem, &message) != ATTN_OK) {
+      problem.rotary_dtype = ATTN_DTYPE_DEFAULT;
+    }
+    print_row(m, attn_format_name(matrix_formats[i].format), &problem);
   }
 }
 
 static void print_dtypes(matrix *m) {
   static const attn_dtype dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FP8_E4M3};
-  print_head(m, "query or output type");
+  print_head(m, "query or output type", ATTN_ROWS_KV);
   for (size_t i = 0; i < 2 * sizeof(dtypes) / sizeof(dtypes[0]); ++i) {
     char title[64];
     attn_dtype dtype = dtypes[i / 2];
@@ -250,11 +331,20 @@ static void print_dtypes(matrix *m) {
 }
 
 static void print_features(matrix *m) {
-  print_head(m, "feature");
+  print_head(m, "feature", ATTN_ROWS_KV);
   for (size_t i = 0; i < sizeof(features) / sizeof(features[0]); ++i) {
     attn_problem problem = base_problem();
     features[i].apply(&problem);
     print_row(m, features[i].title, &problem);
+  }
+}
+
+static void print_latent_features(matrix *m) {
+  print_head(m, "feature of latent attention", ATTN_ROWS_LATENT);
+  for (size_t i = 0; i < sizeof(latent_features) / sizeof(latent_features[0]); ++i) {
+    attn_problem problem = latent_problem();
+    latent_features[i].apply(&problem);
+    print_row(m, latent_features[i].title, &problem);
   }
 }
 
@@ -263,6 +353,7 @@ int cli_print_matrix(const attn_context *context, int json, cli_report *report) 
   attn_backend_info info;
   for (size_t i = 0; attn_backend_get(i, &info); ++i) {
     if (!info.foreign && info.built && m.num_columns < MAX_COLUMNS) {
+      m.rows[m.num_columns] = info.rows;
       m.columns[m.num_columns++] = info.name;
     }
   }
@@ -282,6 +373,8 @@ int cli_print_matrix(const attn_context *context, int json, cli_report *report) 
   print_formats(&m);
   print_dtypes(&m);
   print_features(&m);
+  print_latent_formats(&m);
+  print_latent_features(&m);
   if (json) {
     json_finish(&m.w);
   }

@@ -175,6 +175,7 @@ typedef struct request {
   int k_separate; /* scales of rows in a tensor of their own */
   int v_separate;
   attn_dtype out_dtype;
+  attn_dtype rotary_dtype; /* latent rows whose rotary elements have a type of their own */
 } request;
 
 /* Read keys and tensors by the tables; `flags` beat keys. On failure nothing is left to free. */
@@ -184,7 +185,18 @@ void request_free(request *parsed);
 /* The rules between keys, tensors and shapes. */
 int request_check(request *parsed, cli_report *report);
 
-/* The problem of an `attention` request. */
+/* Parts of request_check() that K and V share with latent rows (request_latent.c). */
+int request_check_latent(request *parsed, cli_report *report);
+int request_pool_format(const key_value *key, const char *key_name, const st_tensor *pool, attn_format *format,
+                        cli_report *report);
+int request_check_scale(const request *parsed, request_tensor id, attn_format format, int separate, cli_report *report);
+int request_check_block_size(request *parsed, const st_tensor *pool, cli_report *report);
+int request_check_query(request *parsed, cli_report *report);
+int request_check_output(request *parsed, cli_report *report);
+int request_check_batch(request *parsed, cli_report *report);
+void request_latent_problem(const request *parsed, attn_problem *problem);
+
+/* The problem of an `attention` or `mla_*` request. */
 int request_problem(const request *parsed, const cli_options *flags, attn_problem *problem, cli_report *report);
 void request_limits(const request *parsed, attn_plan_limits *limits);
 void request_plan_options(const request *parsed, const cli_options *flags, attn_plan_options *options);

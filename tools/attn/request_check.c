@@ -58,8 +58,8 @@ static int key_agrees(const request *parsed, request_key key, int32_t *value, co
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 /* The format that a key and a pool's type agree on. */
-static int pool_format(const key_value *key, const char *key_name, const st_tensor *pool, attn_format *format,
-                       cli_report *report) {
+int request_pool_format(const key_value *key, const char *key_name, const st_tensor *pool, attn_format *format,
+                        cli_report *report) {
   attn_dtype dtype = st_dtype_of_library(pool->dtype);
   attn_format wanted = (attn_format)key->integer;
   if (wanted == ATTN_FORMAT_AUTO) {
@@ -90,7 +90,8 @@ static int has_outside_scale(attn_format format, int separate) {
   return separate || attn_format_of(format)->scale == ATTN_SCALE_STATIC;
 }
 
-static int check_scale(const request *parsed, request_tensor id, attn_format format, int separate, cli_report *report) {
+int request_check_scale(const request *parsed, request_tensor id, attn_format format, int separate,
+                        cli_report *report) {
   if (given(parsed, id) && !has_outside_scale(format, separate)) {
     return cli_fail(report, CLI_BAD_INPUT, "tensor %s cannot be used: rows of %s have no scale outside",
                     request_tensors[id].name, attn_format_name(format));
@@ -99,6 +100,11 @@ static int check_scale(const request *parsed, request_tensor id, attn_format for
     return missing(report, id, "+separate_scales keeps the scales there");
   }
   return CLI_OK;
+}
+
+int request_check_block_size(request *parsed, const st_tensor *pool, cli_report *report) {
+  int code = agree(pool, 1, "block size", &parsed->block_size, report);
+  return code == CLI_OK ? key_agrees(parsed, KEY_BLOCK_SIZE, &parsed->block_size, pool->name, report) : code;
 }
 
 /* Formats, block size, heads and row lengths of the pools that are given (one of them at least). */
@@ -116,11 +122,11 @@ static int check_pools(request *parsed, cli_report *report) {
       }
       continue;
     }
-    int code = pool_format(&parsed->key[key], request_keys[key].name, pool, formats[i], report);
+    int code = request_pool_format(&parsed->key[key], request_keys[key].name, pool, formats[i], report);
     int separate = code == CLI_OK && parsed->key[key].separate;
     *(i == 0 ? &parsed->k_separate : &parsed->v_separate) = separate;
     if (code == CLI_OK) {
-      code = check_scale(parsed, scales[i], *formats[i], separate, report);
+      code = request_check_scale(parsed, scales[i], *formats[i], separate, report);
     }
     if (code == CLI_OK) {
       code = agree(pool, hnd ? 2 : 1, "block size", &parsed->block_size, report);
@@ -227,10 +233,10 @@ static int check_direct_tensors(const request *parsed, cli_report *report) {
   return CLI_OK;
 }
 
-static int check_output(request *parsed, cli_report *report) {
+int request_check_output(request *parsed, cli_report *report) {
   static const attn_dtype dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FP8_E4M3};
   const st_tensor *q = parsed->tensor[TENSOR_Q];
-  int has_q = parsed->op->op == OP_ATTENTION;
+  int has_q = q != NULL;
   parsed->out_dtype = !has_q                   ? ATTN_DTYPE_FLOAT32
                       : q->dtype == ST_F8_E4M3 ? ATTN_DTYPE_BFLOAT16
                                                : st_dtype_of_library(q->dtype);
@@ -258,7 +264,7 @@ static int check_output(request *parsed, cli_report *report) {
   return CLI_OK;
 }
 
-static int check_query(request *parsed, cli_report *report) {
+int request_check_query(request *parsed, cli_report *report) {
   const st_tensor *q = parsed->tensor[TENSOR_Q];
   if (given(parsed, TENSOR_Q_SCALE) && q->dtype != ST_F8_E4M3) {
     return refuse(report, TENSOR_Q_SCALE, "it belongs to a q of type F8_E4M3");
@@ -283,7 +289,7 @@ static int check_new_tokens(const request *parsed, cli_report *report) {
   return CLI_OK;
 }
 
-static int check_batch(request *parsed, cli_report *report) {
+int request_check_batch(request *parsed, cli_report *report) {
   const st_tensor *q = parsed->tensor[TENSOR_Q];
   const st_tensor *starts = parsed->tensor[TENSOR_QUERY_START_LOC];
   if (starts->shape[0] < 1) {
@@ -303,7 +309,7 @@ static int check_batch(request *parsed, cli_report *report) {
   }
   const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];
   if (!parsed->has_cache) {
-    parsed->max_kv_len = parsed->tensor[TENSOR_K]->shape[0];
+    parsed->max_kv_len = parsed->tensor[parsed->latent ? TENSOR_KV_C : TENSOR_K]->shape[0];
   } else if (lens->data != NULL) {
     for (int64_t i = 0; i < lens->shape[0]; ++i) {
       int32_t length = request_i32(lens, i);
@@ -324,10 +330,10 @@ static int check_attention(request *parsed, cli_report *report) {
   }
   int code = parsed->has_cache ? check_cached_tensors(parsed, report) : check_direct_tensors(parsed, report);
   if (code == CLI_OK) {
-    code = check_query(parsed, report);
+    code = request_check_query(parsed, report);
   }
   if (code == CLI_OK) {
-    code = check_output(parsed, report);
+    code = request_check_output(parsed, report);
   }
   if (code == CLI_OK && parsed->has_cache) {
     code = check_pools(parsed, report);
@@ -338,14 +344,10 @@ static int check_attention(request *parsed, cli_report *report) {
   if (code == CLI_OK) {
     code = check_new_tokens(parsed, report);
   }
-  return code == CLI_OK ? check_batch(parsed, report) : code;
+  return code == CLI_OK ? request_check_batch(parsed, report) : code;
 }
 
 static int check_cache_call(request *parsed, cli_report *report) {
-  if (parsed->latent) {
-    return cli_fail(report, CLI_BAD_INPUT,
-                    "tensor kv_cache: latent pools are not built in; built in: k_cache, v_cache");
-  }
   int writes = parsed->op->op == OP_CACHE_WRITE;
   static const request_tensor needed[] = {TENSOR_K, TENSOR_V, TENSOR_K_CACHE, TENSOR_V_CACHE};
   for (size_t i = 0; writes && i < sizeof(needed) / sizeof(needed[0]); ++i) {
@@ -361,10 +363,13 @@ static int check_cache_call(request *parsed, cli_report *report) {
   if (code == CLI_OK) {
     code = check_head_sizes(parsed, report);
   }
-  return code == CLI_OK && !writes ? check_output(parsed, report) : code;
+  return code == CLI_OK && !writes ? request_check_output(parsed, report) : code;
 }
 
 int request_check(request *parsed, cli_report *report) {
+  if (parsed->latent) {
+    return request_check_latent(parsed, report);
+  }
   switch (parsed->op->op) {
   case OP_ATTENTION:
     return check_attention(parsed, report);
@@ -372,38 +377,49 @@ int request_check(request *parsed, cli_report *report) {
   case OP_CACHE_GATHER:
     return check_cache_call(parsed, report);
   default:
-    return check_output(parsed, report);
+    return request_check_output(parsed, report);
   }
 }
 
 /* ---- To the library's structs ------------------------------------------------------------------------------------ */
+
+/* What only rows of K and V have. */
+static void plain_problem(const request *parsed, attn_problem *made) {
+  const key_value *key = parsed->key;
+  made->num_q_heads = parsed->num_q_heads;
+  made->num_kv_heads = parsed->num_kv_heads;
+  made->qk_head_size = parsed->head_size;
+  made->v_head_size = parsed->v_head_size;
+  if (parsed->has_cache) {
+    made->k_format = parsed->k_format;
+    made->v_format = parsed->v_format;
+    made->layout = (attn_layout)key[KEY_KV_LAYOUT].integer;
+    made->block_size = parsed->block_size;
+    made->separate_scales = parsed->k_separate && parsed->v_separate ? ATTN_SEPARATE_BOTH
+                            : parsed->k_separate                     ? ATTN_SEPARATE_K
+                            : parsed->v_separate                     ? ATTN_SEPARATE_V
+                                                                     : ATTN_SEPARATE_NONE;
+  } else {
+    made->kv_dtype = st_dtype_of_library(parsed->tensor[TENSOR_K]->dtype);
+  }
+  made->scale = key[KEY_SCALE].given ? key[KEY_SCALE].number : attn_softmax_scale(parsed->head_size);
+  made->causal = (int32_t)key[KEY_CAUSAL].integer;
+  made->wants_lse = 1;
+}
 
 int request_problem(const request *parsed, const cli_options *flags, attn_problem *problem, cli_report *report) {
   static const int32_t output_blocks[] = {0, 64, 128};
   const key_value *key = parsed->key;
   attn_problem made = ATTN_PROBLEM_INIT;
   made.kv_source = parsed->has_cache ? ATTN_KV_CACHE : ATTN_KV_DIRECT;
-  made.num_q_heads = parsed->num_q_heads;
-  made.num_kv_heads = parsed->num_kv_heads;
-  made.qk_head_size = parsed->head_size;
-  made.v_head_size = parsed->v_head_size;
   made.q_dtype = st_dtype_of_library(parsed->tensor[TENSOR_Q]->dtype);
   made.out_dtype = parsed->out_dtype;
-  if (parsed->has_cache) {
-    made.k_format = parsed->k_format;
-    made.v_format = parsed->v_format;
-    made.layout = (attn_layout)key[KEY_KV_LAYOUT].integer;
-    made.block_size = parsed->block_size;
-    made.separate_scales = parsed->k_separate && parsed->v_separate ? ATTN_SEPARATE_BOTH
-                           : parsed->k_separate                     ? ATTN_SEPARATE_K
-                           : parsed->v_separate                     ? ATTN_SEPARATE_V
-                                                                    : ATTN_SEPARATE_NONE;
+  if (parsed->latent) {
+    request_latent_problem(parsed, &made);
   } else {
-    made.kv_dtype = st_dtype_of_library(parsed->tensor[TENSOR_K]->dtype);
+    plain_problem(parsed, &made);
   }
-  made.scale = key[KEY_SCALE].given ? key[KEY_SCALE].number : attn_softmax_scale(parsed->head_size);
   made.softcap = key[KEY_SOFTCAP].number;
-  made.causal = (int32_t)key[KEY_CAUSAL].integer;
   made.window_left = (int32_t)key[KEY_WINDOW_LEFT].integer;
   made.window_right = (int32_t)key[KEY_WINDOW_RIGHT].integer;
   made.chunk_size = (int32_t)key[KEY_CHUNK_SIZE].integer;
@@ -416,7 +432,6 @@ int request_problem(const request *parsed, const cli_options *flags, attn_proble
   made.has_sinks = given(parsed, TENSOR_SINKS);
   made.has_bias = given(parsed, TENSOR_BIAS);
   made.has_causal_per_seq = given(parsed, TENSOR_CAUSAL_PER_SEQ);
-  made.wants_lse = 1;
   made.batch_invariant = flags->batch_invariant;
   made.output_block = output_blocks[key[KEY_OUTPUT_BLOCK].integer];
   *problem = made;

@@ -63,7 +63,7 @@ static int format_row(size_t i, row_row *row, char *text, size_t bytes) {
   size_t formats = 0;
   for (int f = ATTN_FORMAT_FLOAT32; attn_format_of((attn_format)f) != NULL; ++f) {
     const attn_format_facts *facts = attn_format_of((attn_format)f);
-    if (facts->latent || formats++ != i) {
+    if (!attn_format_serves((attn_format)f, ATTN_ROWS_KV) || formats++ != i) {
       continue;
     }
     char types[100];

@@ -10,9 +10,9 @@
 
 const op_row request_ops[] = {
     {OP_ATTENTION, "attention", 1, 0, "attention over a paged cache, or over k and v directly"},
-    {OP_MLA_MQA, "mla_mqa", 0, 1, "absorbed latent attention"},
-    {OP_MLA_MHA, "mla_mha", 0, 1, "expanded latent attention with cached context"},
-    {OP_MLA_LAYER, "mla_layer", 0, 1, "the latent layer: write, both forms, up-projection"},
+    {OP_MLA_MQA, "mla_mqa", 1, 1, "absorbed latent attention"},
+    {OP_MLA_MHA, "mla_mha", 1, 1, "expanded latent attention with cached context"},
+    {OP_MLA_LAYER, "mla_layer", 1, 1, "the latent layer: write, both forms, up-projection"},
     {OP_CACHE_WRITE, "cache_write", 1, 0, "new rows into the cache by slot"},
     {OP_CACHE_GATHER, "cache_gather", 1, 0, "cached rows of each sequence, in order"},
     {OP_MERGE, "merge", 1, 0, "partial results out_i, lse_i into one"},

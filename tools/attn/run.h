@@ -45,6 +45,11 @@ extern const run_steps run_attention;
 extern const run_steps run_cache_write;
 extern const run_steps run_cache_gather;
 extern const run_steps run_merge;
+extern const run_steps run_mla_mqa;
+extern const run_steps run_mla_mha;
+extern const run_steps run_mla_layer;
+extern const run_steps run_latent_write;
+extern const run_steps run_latent_gather;
 
 /* The steps of a request's operation, which has to be one that is built. */
 const run_steps *run_steps_of(const request *parsed);
@@ -73,6 +78,14 @@ typedef struct run_view {
   unsigned char *memory;  /* the padded copy; NULL for a plain view */
   const DLTensor *tensor; /* &view, or NULL for a tensor that is not given */
 } run_view;
+
+/* Plan a problem of the request, note the plan in the result and allocate its workspace; *plan and workspace->data are
+   the caller's, after a failure too. */
+int run_make_plan(const run_job *job, const attn_problem *problem, attn_plan **plan, attn_workspace *workspace);
+/* Schedule the request's batch; `tensors` are the views of all tensors. */
+int run_schedule(const run_job *job, const attn_plan *plan, const attn_workspace *workspace, const run_view *tensors);
+/* Rows that a gather gives; what makes them is checked here, before memory is asked for. */
+int run_count_rows(const run_job *job, int64_t *rows);
 
 /* How many leading elements of the innermost row at `index` (all axes but the last; none for one axis) a call owns. */
 typedef int64_t (*run_owned)(const void *context, const int64_t *index);

@@ -38,21 +38,17 @@ static run_owned owner_of(const request *parsed, request_tensor id) {
   }
 }
 
-static int make_plan(const run_job *job, attention_call *call) {
+int run_make_plan(const run_job *job, const attn_problem *problem, attn_plan **plan, attn_workspace *workspace) {
   attn_plan_limits limits;
   attn_plan_options options;
   attn_message message;
-  int code = request_problem(job->request, job->flags, &call->problem, job->report);
-  if (code != CLI_OK) {
-    return code;
-  }
   request_limits(job->request, &limits);
   request_plan_options(job->request, job->flags, &options);
-  code = cli_library(
-      job->report, attn_plan_create(job->context, &call->problem, &limits, &options, &call->plan, &message), &message);
+  int code =
+      cli_library(job->report, attn_plan_create(job->context, problem, &limits, &options, plan, &message), &message);
   attn_plan_info info = ATTN_PLAN_INFO_INIT;
   if (code == CLI_OK) {
-    code = cli_library(job->report, attn_plan_get_info(call->plan, &info, &message), &message);
+    code = cli_library(job->report, attn_plan_get_info(*plan, &info, &message), &message);
   }
   if (code != CLI_OK) {
     return code;
@@ -60,11 +56,16 @@ static int make_plan(const run_job *job, attention_call *call) {
   snprintf(job->result->backend, sizeof(job->result->backend), "%s", info.backend);
   snprintf(job->result->reason, sizeof(job->result->reason), "%s", info.reason);
   job->result->workspace_bytes = info.workspace_bytes;
-  call->workspace.bytes = (size_t)info.workspace_bytes;
-  call->workspace.data = cli_alloc(info.workspace_bytes, job->flags->poison);
-  return call->workspace.data != NULL ? CLI_OK
-                                      : cli_fail(job->report, CLI_FAILED, "no memory for a workspace of %llu bytes",
-                                                 (unsigned long long)info.workspace_bytes);
+  workspace->bytes = (size_t)info.workspace_bytes;
+  workspace->data = cli_alloc(info.workspace_bytes, job->flags->poison);
+  return workspace->data != NULL ? CLI_OK
+                                 : cli_fail(job->report, CLI_FAILED, "no memory for a workspace of %llu bytes",
+                                            (unsigned long long)info.workspace_bytes);
+}
+
+static int make_plan(const run_job *job, attention_call *call) {
+  int code = request_problem(job->request, job->flags, &call->problem, job->report);
+  return code == CLI_OK ? run_make_plan(job, &call->problem, &call->plan, &call->workspace) : code;
 }
 
 static int make_outputs(const run_job *job, attention_call *call) {
@@ -128,16 +129,16 @@ static int write_new_tokens(const run_job *job, const attention_call *call) {
   return cli_library(job->report, attn_cache_write(job->context, &args, &message), &message);
 }
 
-static int schedule(const run_job *job, const attention_call *call) {
+int run_schedule(const run_job *job, const attn_plan *plan, const attn_workspace *workspace, const run_view *tensors) {
   attn_message message;
   attn_batch batch = ATTN_BATCH_INIT;
   attn_schedule_info info = ATTN_SCHEDULE_INFO_INIT;
-  batch.query_start_loc = call->tensors[TENSOR_QUERY_START_LOC].tensor;
-  batch.seq_lens = call->tensors[TENSOR_SEQ_LENS].tensor;
-  batch.kv_start_loc = call->tensors[TENSOR_KV_START_LOC].tensor;
-  int code = cli_library(job->report, attn_plan_schedule(call->plan, &batch, &call->workspace, &message), &message);
+  batch.query_start_loc = tensors[TENSOR_QUERY_START_LOC].tensor;
+  batch.seq_lens = tensors[TENSOR_SEQ_LENS].tensor;
+  batch.kv_start_loc = tensors[TENSOR_KV_START_LOC].tensor;
+  int code = cli_library(job->report, attn_plan_schedule(plan, &batch, workspace, &message), &message);
   if (code == CLI_OK) {
-    code = cli_library(job->report, attn_schedule_get_info(call->plan, &call->workspace, &info, &message), &message);
+    code = cli_library(job->report, attn_schedule_get_info(plan, workspace, &info, &message), &message);
   }
   job->result->splits = info.splits;
   return code;
@@ -213,7 +214,7 @@ static int open_call(const run_job *job, void **opened) {
   if (code == CLI_OK) {
     code = write_new_tokens(job, call);
   }
-  return code == CLI_OK ? schedule(job, call) : code;
+  return code == CLI_OK ? run_schedule(job, call->plan, &call->workspace, call->tensors) : code;
 }
 
 const run_steps run_attention = {OP_ATTENTION, open_call, compute, collect, close_call};

@@ -87,7 +87,7 @@ const run_steps run_cache_write = {OP_CACHE_WRITE, open_write, write_cache, coll
 static int check_blocks(const run_job *job, int64_t seq, int64_t start, int64_t length) {
   const request *parsed = job->request;
   const st_tensor *table = parsed->tensor[TENSOR_BLOCK_TABLE];
-  const st_tensor *k = parsed->tensor[TENSOR_K_CACHE];
+  const st_tensor *k = parsed->tensor[parsed->latent ? TENSOR_KV_CACHE : TENSOR_K_CACHE];
   int64_t blocks = (k != NULL ? k : parsed->tensor[TENSOR_V_CACHE])->shape[0];
   for (int64_t c = start / parsed->block_size; c * parsed->block_size < length; ++c) {
     int64_t id = request_i32(table, seq * table->shape[1] + c);
@@ -102,7 +102,7 @@ static int check_blocks(const run_job *job, int64_t seq, int64_t start, int64_t 
 
 /* Rows of the result. What makes them is checked here, before memory is asked for: a few bytes of a file that is then
    refused could claim any number of them. In unchecked mode the rows are there, and are 0. */
-static int count_rows(const run_job *job, int64_t *rows) {
+int run_count_rows(const run_job *job, int64_t *rows) {
   const request *parsed = job->request;
   const st_tensor *lens = parsed->tensor[TENSOR_SEQ_LENS];
   const st_tensor *starts = parsed->tensor[TENSOR_SEQ_STARTS];
@@ -198,7 +198,7 @@ static int open_gather(const run_job *job, void **opened) {
   if (call == NULL) {
     return cli_fail(job->report, CLI_FAILED, "no memory for the call");
   }
-  int code = count_rows(job, &call->rows);
+  int code = run_count_rows(job, &call->rows);
   if (code == CLI_OK) {
     code = make_outputs(job, call, call->rows);
   }

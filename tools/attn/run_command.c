@@ -46,6 +46,13 @@ int run_name_backend(const attn_context *context, const cli_options *flags, char
 
 const run_steps *run_steps_of(const request *parsed) {
   static const run_steps *const known[] = {&run_attention, &run_cache_write, &run_cache_gather, &run_merge};
+  static const run_steps *const latent[] = {&run_mla_mqa, &run_mla_mha, &run_mla_layer, &run_latent_write,
+                                            &run_latent_gather};
+  for (size_t l = 0; parsed->latent && l < sizeof(latent) / sizeof(latent[0]); ++l) {
+    if (latent[l]->op == parsed->op->op) {
+      return latent[l];
+    }
+  }
   size_t i = 0;
   while (i + 1 < sizeof(known) / sizeof(known[0]) && known[i]->op != parsed->op->op) {
     ++i;

@@ -202,7 +202,7 @@ static int make_slots(run_ownership *owned, int64_t num_slots, cli_report *repor
 /* Slots of the pool that is given. Its extents are those of data in memory, so the product fits unless a row is
    empty. */
 static int64_t pool_slots(const request *parsed) {
-  const st_tensor *k = parsed->tensor[TENSOR_K_CACHE];
+  const st_tensor *k = parsed->tensor[parsed->latent ? TENSOR_KV_CACHE : TENSOR_K_CACHE];
   const st_tensor *pool = k != NULL ? k : parsed->tensor[TENSOR_V_CACHE];
   return pool->bytes > 0 ? pool->shape[0] * parsed->block_size : 0;
 }
@@ -212,15 +212,21 @@ static int64_t reachable(const request *parsed, int64_t seq) {
   return seq < table->shape[0] ? table->shape[1] * (int64_t)parsed->block_size : 0;
 }
 
+/* New rows of a sequence that are attended as given, not from the cache. */
+static int64_t given_rows(const request *parsed, const sequence *seq) {
+  return parsed->op->op == OP_MLA_MHA && parsed->tensor[TENSOR_SLOT_MAPPING] == NULL ? seq->num_rows : 0;
+}
+
 int run_own_attention(const request *parsed, const attn_problem *problem, run_ownership *owned, cli_report *report) {
   *owned = (run_ownership){.request = parsed, .problem = problem};
-  int64_t direct = parsed->has_cache ? 0 : parsed->tensor[TENSOR_K]->shape[0];
+  int64_t direct = parsed->has_cache ? 0 : parsed->tensor[parsed->latent ? TENSOR_KV_C : TENSOR_K]->shape[0];
   int code = make_slots(owned, parsed->has_cache ? pool_slots(parsed) : direct, report);
   for (int64_t s = 0; code == CLI_OK && s < parsed->num_seqs; ++s) {
     sequence seq = get_sequence(parsed, problem, s);
     const st_tensor *packed = parsed->tensor[TENSOR_KV_START_LOC];
     int64_t base = packed != NULL && s < packed->shape[0] ? request_i32(packed, s) : seq.first_row;
-    int64_t end = parsed->has_cache ? clip(seq.kv_len, 0, reachable(parsed, s)) : clip(seq.kv_len, 0, direct);
+    int64_t end = parsed->has_cache ? clip(seq.kv_len - given_rows(parsed, &seq), 0, reachable(parsed, s))
+                                    : clip(seq.kv_len, 0, direct);
     for (int64_t position = 0; position < end; ++position) {
       int64_t next = position + 1;
       int64_t slot = parsed->has_cache ? slot_of(owned, s, position, &next) : base + position;
@@ -289,6 +295,10 @@ int64_t run_owns_table(const void *context, const int64_t *index) {
   const st_tensor *lens = owned->request->tensor[TENSOR_SEQ_LENS];
   int64_t block_size = owned->request->block_size;
   int64_t length = index[0] < lens->shape[0] ? request_i32(lens, index[0]) : 0;
+  if (owned->request->op->op == OP_MLA_MHA && index[0] < owned->request->num_seqs) {
+    sequence seq = get_sequence(owned->request, owned->problem, index[0]);
+    length -= given_rows(owned->request, &seq);
+  }
   return length > 0 ? (length + block_size - 1) / block_size : 0;
 }
 
@@ -314,6 +324,14 @@ static int is_separate(const request *parsed, int is_v) {
   return is_v ? parsed->v_separate : parsed->k_separate;
 }
 
+static request_tensor scale_of(const request *parsed, int is_v) {
+  return parsed->latent ? TENSOR_KV_SCALE : is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE;
+}
+
+static request_tensor pool_of(const request *parsed, int is_v) {
+  return parsed->latent ? TENSOR_KV_CACHE : is_v ? TENSOR_V_CACHE : TENSOR_K_CACHE;
+}
+
 /* One scale of a padded copy, to the tensor or from it. */
 static void move_scale(const request *parsed, const run_view *view, const st_tensor *tensor, int64_t slot, int64_t head,
                        int into_copy) {
@@ -323,6 +341,10 @@ static void move_scale(const request *parsed, const run_view *view, const st_ten
   int64_t inner = hnd ? slot % parsed->block_size : head;
   int64_t padded = block * view->strides[0] + middle * view->strides[1] + inner * view->strides[2];
   int64_t compact = (block * tensor->shape[1] + middle) * tensor->shape[2] + inner;
+  if (tensor->rank == 2) { /* of latent rows */
+    padded = block * view->strides[0] + middle * view->strides[1];
+    compact = block * tensor->shape[1] + middle;
+  }
   unsigned char *copy = view->memory + (size_t)padded * sizeof(float);
   unsigned char *given = tensor->data + (size_t)compact * sizeof(float);
   if (into_copy) {
@@ -335,13 +357,17 @@ static void move_scale(const request *parsed, const run_view *view, const st_ten
 /* Scales have the extents of their pool, or the library refuses them. */
 static int fits_pool(const request *parsed, const st_tensor *tensor) {
   int hnd = parsed->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
+  if (parsed->latent) {
+    return tensor->rank == 2 && tensor->shape[0] * parsed->block_size == pool_slots(parsed) &&
+           tensor->shape[1] == parsed->block_size;
+  }
   return tensor->rank == 3 && tensor->shape[0] * parsed->block_size == pool_slots(parsed) &&
          tensor->shape[hnd ? 2 : 1] == parsed->block_size && tensor->shape[hnd ? 1 : 2] == parsed->num_kv_heads;
 }
 
 int run_view_scales(run_view *view, const request *parsed, int is_v, int poison, const run_ownership *owned,
                     cli_report *report) {
-  const st_tensor *tensor = parsed->tensor[is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE];
+  const st_tensor *tensor = parsed->tensor[scale_of(parsed, is_v)];
   int separate = tensor != NULL && is_separate(parsed, is_v);
   int code = run_view_open(view, tensor, poison, separate ? run_owns_none : NULL, NULL, report);
   if (code != CLI_OK || !separate || view->memory == NULL || owned == NULL || !fits_pool(parsed, tensor)) {
@@ -358,8 +384,8 @@ int run_view_scales(run_view *view, const request *parsed, int is_v, int poison,
 /* The slots of one pool, and of its scales, from the padded copies into the tensors. */
 static void collect_slots(const request *parsed, int is_v, const run_view *views, st_tensor *pool, st_tensor *scale) {
   const st_tensor *slots = parsed->tensor[TENSOR_SLOT_MAPPING];
-  const run_view *pool_view = &views[is_v ? TENSOR_V_CACHE : TENSOR_K_CACHE];
-  const run_view *scale_view = &views[is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE];
+  const run_view *pool_view = &views[pool_of(parsed, is_v)];
+  const run_view *scale_view = &views[scale_of(parsed, is_v)];
   int hnd = parsed->key[KEY_KV_LAYOUT].integer == ATTN_LAYOUT_HND;
   int64_t num_slots = pool_slots(parsed);
   for (int64_t i = 0; i < slots->shape[0]; ++i) {
@@ -380,12 +406,12 @@ static void collect_slots(const request *parsed, int is_v, const run_view *views
 
 void run_collect_written(const run_job *job, const run_view *views) {
   const request *parsed = job->request;
-  for (int is_v = 0; is_v < 2; ++is_v) {
-    st_tensor pool = *parsed->tensor[is_v ? TENSOR_V_CACHE : TENSOR_K_CACHE];
+  for (int is_v = 0; is_v < (parsed->latent ? 1 : 2); ++is_v) {
+    st_tensor pool = *parsed->tensor[pool_of(parsed, is_v)];
     st_tensor scale;
     int separate = is_separate(parsed, is_v);
     if (separate) {
-      scale = *parsed->tensor[is_v ? TENSOR_V_SCALE : TENSOR_K_SCALE];
+      scale = *parsed->tensor[scale_of(parsed, is_v)];
     }
     collect_slots(parsed, is_v, views, &pool, separate ? &scale : NULL);
     run_add_input(job, &pool);

@@ -15,7 +15,7 @@ typedef struct spread {
 
 /* `rows` at most ROWS, a constant at every call; 8 elements of the head. */
 ATTN_INLINE void block(float *acc, const float *alpha, const spread *w, const float *v, int rows, int32_t keys,
-                       int32_t padded) {
+                       int32_t padded, int32_t v_stride) {
   attn_vec4 sum[ROWS][2];
   for (int r = 0; r < rows; r++) {
     sum[r][0] = vec4_splat(0.0f);
@@ -28,8 +28,8 @@ ATTN_INLINE void block(float *acc, const float *alpha, const spread *w, const fl
       part[r][1] = vec4_splat(0.0f);
     }
     for (int32_t pair = j; pair < j + ATTN_CPU_KEY_STEP; pair += 2) {
-      const float *v0 = v + (int64_t)pair * padded;
-      const float *v1 = v0 + padded;
+      const float *v0 = v + (int64_t)pair * v_stride;
+      const float *v1 = v0 + v_stride;
       attn_vec4 a0 = vec4_load(v0);
       attn_vec4 b0 = vec4_load(v0 + 4);
       attn_vec4 a1 = vec4_load(v1);
@@ -56,7 +56,7 @@ ATTN_INLINE void block(float *acc, const float *alpha, const spread *w, const fl
 
 /* One block of rows over the whole head. */
 ATTN_INLINE void block_rows(float *acc, const float *alpha, const float *p, const float *v, int rows, int32_t keys,
-                            int32_t padded) {
+                            int32_t padded, int32_t v_stride) {
   spread w;
   for (int32_t j = 0; j < keys; j++) {
     for (int r = 0; r < rows; r++) {
@@ -64,21 +64,21 @@ ATTN_INLINE void block_rows(float *acc, const float *alpha, const float *p, cons
     }
   }
   for (int32_t i = 0; i < padded; i += 8) {
-    block(acc + i, alpha, &w, v + i, rows, keys, padded);
+    block(acc + i, alpha, &w, v + i, rows, keys, padded, v_stride);
   }
 }
 
 void attn_pv_f32__generic(float *acc, const float *alpha, const float *p, const float *v, int32_t rows, int32_t keys,
-                          int32_t padded) {
+                          int32_t padded, int32_t v_stride) {
   int32_t r = 0;
   for (; r + ROWS <= rows; r += ROWS) {
-    block_rows(acc + (int64_t)r * padded, alpha + r, p + r * ATTN_CPU_KEYS, v, ROWS, keys, padded);
+    block_rows(acc + (int64_t)r * padded, alpha + r, p + r * ATTN_CPU_KEYS, v, ROWS, keys, padded, v_stride);
   }
   if (r + 2 <= rows) {
-    block_rows(acc + (int64_t)r * padded, alpha + r, p + r * ATTN_CPU_KEYS, v, 2, keys, padded);
+    block_rows(acc + (int64_t)r * padded, alpha + r, p + r * ATTN_CPU_KEYS, v, 2, keys, padded, v_stride);
     r += 2;
   }
   if (r < rows) {
-    block_rows(acc + (int64_t)r * padded, alpha + r, p + r * ATTN_CPU_KEYS, v, 1, keys, padded);
+    block_rows(acc + (int64_t)r * padded, alpha + r, p + r * ATTN_CPU_KEYS, v, 1, keys, padded, v_stride);
   }
 }

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* latent.h: a latent layer with data for tests, its runs through the public calls, and the same in dense double
+ * arithmetic from the equations of include/attn/mla.h alone. */
+#ifndef ATTN_TESTS_LATENT_H
+#define ATTN_TESTS_LATENT_H
+
+#include "harness.h"
+
+#define LATENT_SEQS 16
+#define LATENT_ANY_ROW (-1)
+
+typedef struct latent {
+  attn_problem problem;
+  attn_plan_options options;
+  int32_t threads;
+  int32_t num_seqs, q_len[LATENT_SEQS], kv_len[LATENT_SEQS];
+  int32_t starts[LATENT_SEQS + 1], first_key[LATENT_SEQS + 1];
+  int32_t tokens, keys, max_kv;
+  int as_given;         /* mha: new rows are not written first */
+  int two_queries;      /* mqa: q in two tensors */
+  attn_dtype source;    /* of kv_c and k_pe */
+  const int32_t *names; /* q and rows are drawn from a sequence's name, position and head; NULL: one after the other */
+  int32_t first_name_head;        /* what the first head's queries are drawn as */
+  void (*edit)(struct latent *s); /* what to change of q and rows before they are stored */
+  uint32_t random;
+  /* data */
+  float *q, *rows,
+      *w;      /* [tokens, heads, qk]; [keys, L + R] as they were before they were stored; [heads, nope + v, L] */
+  float *seen; /* [keys, L + R] as they are attended to */
+  float *slopes, *sinks, *bias;
+  int32_t *ranges, *causal;
+  unsigned char *pool, *q_memory, *rope_memory, *kv_c, *k_pe;
+  float *scales, static_scale;
+  int32_t *table, blocks, width;
+  attn_cache_info info;
+  attn_mla_weights *weights;
+  /* results */
+  float *out, *lse; /* [tokens, heads, v size], [tokens, heads] */
+  attn_plan_info plan;
+  attn_schedule_info schedule;
+  /* between latent_open() and latent_close() */
+  attn_context *context;
+  attn_plan *made;
+  guarded memory;
+  attn_workspace workspace;
+  attn_mla_args args;
+  tensor tensors[16];
+  int64_t *slots;
+  unsigned char *out_memory;
+} latent;
+
+/* Sizes; the rest of s->problem is the test's to set before latent_fill(). */
+void latent_init(latent *s, attn_mla_form form, int32_t heads, int32_t rank, int32_t rotary, int32_t nope, int32_t v);
+void latent_seqs(latent *s, int32_t count, const int32_t *q_len, const int32_t *kv_len);
+
+/* Draw data for what the problem declares, store the rows where they are cached (the new ones too, unless the run
+   writes them or takes them as given) and note what is attended to. */
+void latent_fill(latent *s, attn_format format, int separate);
+
+/* Plan, schedule and run; results in out and lse. */
+void latent_run(latent *s, const char *backend);
+
+/* The same in steps: everything but the call, the call alone, the end. */
+void latent_open(latent *s, const char *backend);
+attn_status latent_call(latent *s);
+void latent_close(latent *s);
+
+/* Every row of the last run against double arithmetic within `room` of the numerical contract's bounds. */
+void latent_compare(const latent *s, double room, const char *what);
+
+void latent_free(latent *s);
+
+#endif
