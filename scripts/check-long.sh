@@ -61,9 +61,10 @@ part_geometry() {
 }
 
 part_speed() {
-  scripts/build.sh release speed_decode speed_formats
+  scripts/build.sh release speed_decode speed_formats speed_latent
   build/release/tests/speed_decode 0.15 0.9
   build/release/tests/speed_formats 1.1
+  build/release/tests/speed_latent 0.35
 }
 
 part_bench() {

@@ -101,6 +101,42 @@ static void draw_problem(fuzz_bytes *in, attn_problem *p) {
   p->output_block = p->out_dtype == ATTN_DTYPE_FP8_E4M3 || rarely(in) ? PICK(in, 0, 64, 128) : 0;
 }
 
+/* The same over latent rows: what attention alone has goes back to its initial value, mostly. */
+static void make_latent(fuzz_bytes *in, attn_problem *p) {
+  const attn_problem initial = ATTN_PROBLEM_INIT;
+  int keep = fuzz_below(in, 8) == 7;
+  p->mla_form = (attn_mla_form)PICK(in, ATTN_MLA_MQA, ATTN_MLA_MHA, ATTN_MLA_LAYER);
+  p->kv_lora_rank = PICK(in, 1, 2, 7, 16, 41, 512, 512);
+  p->qk_rope_head_dim = PICK(in, 0, 1, 4, 5, 64, 64);
+  p->k_format = (attn_format)PICK(in, 0, ATTN_FORMAT_FLOAT32, ATTN_FORMAT_BFLOAT16, ATTN_FORMAT_FP8_E4M3,
+                                  ATTN_FORMAT_INT8_PER_TOKEN_HEAD, ATTN_FORMAT_INT4_PER_TOKEN_HEAD,
+                                  ATTN_FORMAT_FP8_DS_MLA, ATTN_FORMAT_FP8_E5M2);
+  p->rotary_dtype =
+      (attn_dtype)(p->k_format >= ATTN_FORMAT_INT8_PER_TOKEN_HEAD ? PICK(in, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, 0)
+                                                                  : PICK(in, 0, 0, 0, ATTN_DTYPE_BFLOAT16));
+  if (p->mla_form != ATTN_MLA_MQA) {
+    p->qk_nope_head_dim = PICK(in, 1, 9, 128, 0);
+    p->mla_v_head_dim = PICK(in, 1, 12, 128, 256);
+    p->context_chunk = PICK(in, 0, 0, 0, 1, 8, 256);
+  }
+  if (keep) {
+    return;
+  }
+  p->num_kv_heads = initial.num_kv_heads;
+  p->qk_head_size = initial.qk_head_size;
+  p->v_head_size = initial.v_head_size;
+  p->kv_dtype = initial.kv_dtype;
+  p->v_format = ATTN_FORMAT_AUTO;
+  p->layout = initial.layout;
+  p->kv_source = p->mla_form == ATTN_MLA_MHA ? p->kv_source : ATTN_KV_CACHE;
+  p->separate_scales = p->separate_scales ? ATTN_SEPARATE_BOTH : 0;
+  if (p->mla_form != ATTN_MLA_MQA) {
+    p->causal = 1;
+    p->has_causal_per_seq = 0;
+  }
+  p->wants_lse = p->mla_form == ATTN_MLA_LAYER ? 0 : p->wants_lse;
+}
+
 static void draw_limits(fuzz_bytes *in, attn_plan_limits *l) {
   const attn_plan_limits initial = ATTN_PLAN_LIMITS_INIT;
   *l = initial;
@@ -190,9 +226,16 @@ static int valid_limits(const attn_plan_limits *l) {
          l->max_kv_len <= INT32_MAX && l->max_seqs >= 0 && l->max_seqs <= 1 << 24;
 }
 
+/* Cuts of one row's keys by count or rule: neither where they are at fixed positions nor where chunks cut them. */
+static int valid_split_rule(const attn_plan_options *o, const attn_problem *p) {
+  int expanded = p->kv_lora_rank > 0 && p->mla_form == ATTN_MLA_MHA;
+  return (o->split_rule == ATTN_SPLIT_DEFAULT && (!expanded || o->num_splits == 0)) ||
+         (o->split_rule == ATTN_SPLIT_COMPATIBLE && p->batch_invariant == 0 && !expanded);
+}
+
 static int valid_options(const attn_plan_options *o, const attn_problem *p) {
   return o->size == sizeof *o && o->num_splits >= 0 && o->num_splits <= 4096 &&
-         (o->num_splits == 0 || p->batch_invariant == 0) && o->split_rule == ATTN_SPLIT_DEFAULT &&
+         (o->num_splits == 0 || p->batch_invariant == 0) && valid_split_rule(o, p) &&
          (o->own_workspace == 0 || o->own_workspace == 1);
 }
 
@@ -331,6 +374,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   draw_problem(&in, &problem);
   draw_limits(&in, &limits);
   draw_options(&in, &options, name);
+  if (fuzz_below(&in, 4) == 3) {
+    make_latent(&in, &problem);
+  }
   spoil(&in, &problem, sizeof problem);
   spoil_limits(&in, &limits);
   spoil_options(&in, &options);

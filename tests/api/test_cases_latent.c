@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults that users of other engines met, over latent rows: each case of docs/testing.md on both backends, against
+   dense double arithmetic or the bits of another run. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "latent.h"
+
+static const char *const backends[] = {"REFERENCE", "CPU_MLA"};
+enum { BACKENDS = 2 };
+
+static double room_of(const latent *s) {
+  return s->problem.mla_form == ATTN_MLA_MQA ? 1.0 : 4.0;
+}
+
+static void run_both(latent *s, attn_format format, const char *what) {
+  latent_fill(s, format, 0);
+  for (int b = 0; b < BACKENDS; b++) {
+    harness_label(backends[b]);
+    latent_run(s, backends[b]);
+    latent_compare(s, room_of(s), what);
+  }
+  latent_free(s);
+}
+
+static void case_022_latent_later_chunk_is_empty(void **state) {
+  static const int32_t q[] = {4, 4, 1, 9}, kv[] = {300, 4, 40, 20};
+  (void)state;
+  for (int as_given = 0; as_given < 2; as_given++) {
+    latent s;
+    latent_init(&s, ATTN_MLA_MHA, 3, 24, 6, 10, 12);
+    latent_seqs(&s, 4, q, kv);
+    s.as_given = as_given;
+    s.problem.context_chunk = 16;
+    run_both(&s, ATTN_FORMAT_FLOAT32, "chunks");
+  }
+}
+
+/* Of a sequence without keys every row is 0 and its lse -inf; a row before the first key likewise, sinks or not. */
+static void case_024_latent_rows_that_see_nothing(void **state) {
+  static const int32_t q[] = {2, 1, 6}, kv[] = {0, 33, 2};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    for (int sinks = 0; sinks < 2; sinks++) {
+      latent s;
+      latent_init(&s, (attn_mla_form)form, 4, 24, 6, 10, 12);
+      latent_seqs(&s, 3, q, kv);
+      s.problem.has_sinks = sinks;
+      s.options.num_splits = form == ATTN_MLA_MHA ? 0 : 3;
+      run_both(&s, ATTN_FORMAT_BFLOAT16, "empty rows");
+    }
+  }
+}
+
+static void large_queries(latent *s) {
+  for (int64_t i = 0; i < (int64_t)s->tokens * s->problem.num_q_heads * 30; i++) {
+    s->q[i] *= 100.0f;
+  }
+}
+
+static void case_035_latent_large_queries_in_split_merge(void **state) {
+  static const int32_t q[] = {1, 3}, kv[] = {200, 37}, splits[] = {1, 2, 7, 33};
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    latent s;
+    latent_init(&s, ATTN_MLA_MQA, 4, 24, 6, 10, 12);
+    latent_seqs(&s, 2, q, kv);
+    s.edit = large_queries;
+    s.options.num_splits = splits[i];
+    run_both(&s, ATTN_FORMAT_FLOAT32, "large queries");
+  }
+}
+
+static void case_037_latent_every_split_count(void **state) {
+  static const int32_t q[] = {1, 2}, kv[] = {65, 17};
+  (void)state;
+  for (int32_t splits = 1; splits <= 20; splits++) {
+    latent s;
+    latent_init(&s, ATTN_MLA_MQA, 2, 9, 4, 10, 12);
+    latent_seqs(&s, 2, q, kv);
+    s.options.num_splits = splits;
+    run_both(&s, ATTN_FORMAT_FLOAT32, "splits");
+  }
+}
+
+static void huge_last_row(latent *s) {
+  for (int32_t i = 0; i < 24; i++) {
+    s->rows[(int64_t)(s->keys - 1) * 30 + i] = 30000.0f;
+  }
+}
+
+static void case_065_latent_verify_step_is_causal(void **state) {
+  const int32_t q = 2, kv = 40;
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    for (int b = 0; b < BACKENDS; b++) {
+      latent s[2];
+      for (int huge = 0; huge < 2; huge++) {
+        latent_init(&s[huge], (attn_mla_form)form, 3, 24, 6, 10, 12);
+        latent_seqs(&s[huge], 1, &q, &kv);
+        s[huge].edit = huge ? huge_last_row : NULL;
+        latent_fill(&s[huge], ATTN_FORMAT_FLOAT32, 0);
+        latent_run(&s[huge], backends[b]);
+      }
+      size_t row = 3u * (form == ATTN_MLA_MQA ? 24u : 12u);
+      CHECK(memcmp(s[0].out, s[1].out, row * sizeof(float)) == 0, "form %d, %s: row 0 saw row 1", form, backends[b]);
+      CHECK(memcmp(s[0].out + row, s[1].out + row, row * sizeof(float)) != 0, "row 1 does not see itself");
+      latent_free(&s[0]);
+      latent_free(&s[1]);
+    }
+  }
+}
+
+static void case_077_latent_head_counts(void **state) {
+  static const int32_t heads[] = {1, 4, 5, 8, 10, 12, 20, 24, 32, 40, 96, 128}, name = 5, q = 1, kv = 33;
+  (void)state;
+  for (int b = 0; b < BACKENDS; b++) {
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+      latent all;
+      latent_init(&all, ATTN_MLA_MQA, heads[i], 40, 8, 10, 12);
+      latent_seqs(&all, 1, &q, &kv);
+      all.names = &name;
+      all.problem.batch_invariant = 1;
+      latent_fill(&all, ATTN_FORMAT_FLOAT32, 0);
+      latent_run(&all, backends[b]);
+      latent_compare(&all, 1.0, "heads");
+      for (int32_t h = 0; h < heads[i]; h += 1 + heads[i] / 6) {
+        latent one;
+        latent_init(&one, ATTN_MLA_MQA, 1, 40, 8, 10, 12);
+        latent_seqs(&one, 1, &q, &kv);
+        one.names = &name;
+        one.first_name_head = h;
+        one.problem.batch_invariant = 1;
+        latent_fill(&one, ATTN_FORMAT_FLOAT32, 0);
+        latent_run(&one, backends[b]);
+        CHECK(memcmp(one.out, all.out + (int64_t)h * 40, 40 * sizeof(float)) == 0 && one.lse[0] == all.lse[h],
+              "%s: head %d of %d differs from the one alone", backends[b], h, heads[i]);
+        latent_free(&one);
+      }
+      latent_free(&all);
+    }
+  }
+}
+
+/* 576 and 512; 192 and 128; 96 and 64; 448 and 256. */
+static void case_080_latent_k_size_differs_from_v_size(void **state) {
+  static const int32_t sizes[][4] = {{512, 64, 128, 128}, {128, 32, 64, 64}, {512, 64, 192, 256}}, q[] = {1, 3},
+                       kv[] = {33, 20};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    for (int i = 0; i < 3; i++) {
+      latent s;
+      latent_init(&s, (attn_mla_form)form, 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+      latent_seqs(&s, 2, q, kv);
+      run_both(&s, ATTN_FORMAT_BFLOAT16, "sizes");
+    }
+  }
+}
+
+/* What is accepted at the widths of DeepSeek-V3 in each format: 16 heads, no case for a few. */
+static void case_097_latent_every_format_at_576(void **state) {
+  static const attn_format formats[] = {ATTN_FORMAT_FLOAT32, ATTN_FORMAT_FP8_E4M3, ATTN_FORMAT_INT8_PER_TOKEN_HEAD,
+                                        ATTN_FORMAT_FP8_PER_TOKEN_HEAD, ATTN_FORMAT_FP8_DS_MLA};
+  const int32_t q = 1, kv = 33;
+  (void)state;
+  for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+    latent s;
+    latent_init(&s, ATTN_MLA_MQA, 16, 512, 64, 128, 128);
+    latent_seqs(&s, 1, &q, &kv);
+    run_both(&s, formats[i], attn_format_name(formats[i]));
+  }
+}
+
+static void case_100_latent_one_scale_for_both_roles(void **state) {
+  const int32_t q = 1, kv = 2;
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    latent s;
+    latent_init(&s, (attn_mla_form)form, 2, 24, 6, 10, 12);
+    latent_seqs(&s, 1, &q, &kv);
+    s.static_scale = 0.5f;
+    run_both(&s, ATTN_FORMAT_FP8_E4M3, "scale 0.5");
+  }
+  latent s;
+  latent_init(&s, ATTN_MLA_MQA, 2, 24, 6, 10, 12);
+  s.problem.k_format = ATTN_FORMAT_FP8_E4M3;
+  s.problem.q_dtype = ATTN_DTYPE_FLOAT32;
+  s.problem.v_format = ATTN_FORMAT_FLOAT32;
+  EXPECT_STATUS(attn_problem_check(&s.problem, &why), ATTN_E_RANGE, "v_format");
+}
+
+static void equal_and_large(latent *s) {
+  for (int64_t i = 0; i < (int64_t)s->tokens * s->problem.num_q_heads * 20; i++) {
+    s->q[i] = 0.0f;
+  }
+  for (int64_t i = 0; i < (int64_t)s->keys * 20; i++) {
+    s->rows[i] = 60000.0f;
+  }
+}
+
+static void case_118_latent_values_sum_beyond_65504(void **state) {
+  const int32_t q = 1, kv = 64;
+  (void)state;
+  for (int b = 0; b < BACKENDS; b++) {
+    latent s;
+    latent_init(&s, ATTN_MLA_MQA, 2, 16, 4, 10, 12);
+    latent_seqs(&s, 1, &q, &kv);
+    s.problem.q_dtype = s.source = ATTN_DTYPE_FLOAT16;
+    s.edit = equal_and_large;
+    latent_fill(&s, ATTN_FORMAT_FLOAT16, 0);
+    latent_run(&s, backends[b]);
+    for (int i = 0; i < 2 * 16; i++) {
+      assert_true(s.out[i] == 60000.0f);
+    }
+    latent_free(&s);
+  }
+}
+
+static void all_30(latent *s) {
+  for (int64_t i = 0; i < (int64_t)s->tokens * s->problem.num_q_heads * 128; i++) {
+    s->q[i] = 30.0f;
+  }
+  for (int64_t i = 0; i < (int64_t)s->keys * 128; i++) {
+    s->rows[i] = 30.0f;
+  }
+}
+
+static void case_120_latent_products_beyond_65504(void **state) {
+  const int32_t q = 1, kv = 2;
+  latent s;
+  (void)state;
+  latent_init(&s, ATTN_MLA_MQA, 2, 112, 16, 112, 12);
+  latent_seqs(&s, 1, &q, &kv);
+  s.problem.q_dtype = s.source = ATTN_DTYPE_FLOAT16;
+  s.edit = all_30;
+  run_both(&s, ATTN_FORMAT_FLOAT16, "products of 115200");
+}
+
+static void nan_in_the_second(latent *s) {
+  int32_t heads = s->problem.num_q_heads, size = s->problem.mla_form == ATTN_MLA_MQA ? 30 : 16;
+  s->q[(int64_t)s->starts[1] * heads * size + 3] = NAN;
+}
+
+/* A NaN in one head's query of sequence 1. */
+static void case_124_latent_nan_stays_in_its_row(void **state) {
+  static const int32_t q[] = {2, 2, 3}, kv[] = {40, 33, 50};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    for (int b = 0; b < BACKENDS; b++) {
+      latent s[2];
+      for (int bad = 0; bad < 2; bad++) {
+        latent_init(&s[bad], (attn_mla_form)form, 3, 24, 6, 10, 12);
+        latent_seqs(&s[bad], 3, q, kv);
+        s[bad].edit = bad ? nan_in_the_second : NULL;
+        latent_fill(&s[bad], ATTN_FORMAT_FLOAT32, 0);
+        latent_run(&s[bad], backends[b]);
+      }
+      int32_t size = form == ATTN_MLA_MQA ? 24 : 12;
+      for (int32_t i = 0; i < s[0].tokens * 3 * size; i++) {
+        int mine = i / size == s[0].starts[1] * 3;
+        CHECK(mine ? isnan(s[1].out[i]) : s[1].out[i] == s[0].out[i], "form %d, %s: element %d is %g, clean %g", form,
+              backends[b], (int)i, (double)s[1].out[i], (double)s[0].out[i]);
+      }
+      latent_free(&s[0]);
+      latent_free(&s[1]);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(case_022_latent_later_chunk_is_empty),
+      cmocka_unit_test(case_024_latent_rows_that_see_nothing),
+      cmocka_unit_test(case_035_latent_large_queries_in_split_merge),
+      cmocka_unit_test(case_037_latent_every_split_count),
+      cmocka_unit_test(case_065_latent_verify_step_is_causal),
+      cmocka_unit_test(case_077_latent_head_counts),
+      cmocka_unit_test(case_080_latent_k_size_differs_from_v_size),
+      cmocka_unit_test(case_097_latent_every_format_at_576),
+      cmocka_unit_test(case_100_latent_one_scale_for_both_roles),
+      cmocka_unit_test(case_118_latent_values_sum_beyond_65504),
+      cmocka_unit_test(case_120_latent_products_beyond_65504),
+      cmocka_unit_test(case_124_latent_nan_stays_in_its_row),
+  };
+  return cmocka_run_group_tests_name("cases over latent rows", tests, NULL, NULL);
+}
