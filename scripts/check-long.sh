@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 parts=(
   "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
   "check-release: every backend against the reference, 40000 cases of the release build"
+  "check-latent: the same over latent rows, 20000 cases of the release build"
+  "check-latent-sanitized: 20000 cases over latent rows under ASan and UBSan"
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
   "faults: each planted fault of the test-only build among cases of any kind, 2000 at most"
   "full: the quick tests of a sanitized build, none of their loops shortened, and uses of a stack after return found"
@@ -37,6 +39,16 @@ part_check_release() {
   build/release/bin/attn check --backend all --cases 40000 --seed 7
 }
 
+part_check_latent() {
+  scripts/build.sh release attn_cli
+  build/release/bin/attn check --op latent --cases 20000 --seed 7
+}
+
+part_check_latent_sanitized() {
+  scripts/build.sh dev attn_cli
+  ASAN_OPTIONS=detect_stack_use_after_return=1 build/dev/bin/attn check --op latent --cases 20000 --seed 7
+}
+
 part_pairs() {
   scripts/build.sh release attn_cli
   build/release/bin/attn check --backend all --cases 20000 --seed 7 --pairs
@@ -45,6 +57,7 @@ part_pairs() {
 part_faults() {
   scripts/build.sh release attn_faulty
   build/release/bin/attn-faulty check --fault all --cases 2000 --seed 7
+  build/release/bin/attn-faulty check --op latent --fault all --cases 2000 --seed 7
 }
 
 part_full() {
@@ -135,6 +148,7 @@ part_tsan() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/"$test"
   done
   TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/attn check --backend all --cases 2000 --seed 7 --executor own
+  TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/attn check --op latent --cases 500 --seed 7 --executor own
 }
 
 # No suppressions. A release build with line numbers; the level is capped below what valgrind does not know.
@@ -147,6 +161,7 @@ part_valgrind() {
     ATTN_CPU=avx2 "${memcheck[@]}" "$example" >/dev/null || fail "$example: exit $?"
   done
   ATTN_CPU=avx2 "${memcheck[@]}" build/valgrind/bin/attn check --backend all --cases 500 --seed 7 --executor own
+  ATTN_CPU=avx2 "${memcheck[@]}" build/valgrind/bin/attn check --op latent --cases 150 --seed 7 --executor own
 }
 
 part_sigill() {
@@ -167,6 +182,7 @@ libc6-dev-arm64-cross)"
     $emulated "$example" >/dev/null
   done
   $emulated build/cross-aarch64/bin/attn check --backend all --cases 1000 --seed 7
+  $emulated build/cross-aarch64/bin/attn check --op latent --cases 300 --seed 7
 }
 
 fail() {

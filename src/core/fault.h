@@ -117,7 +117,7 @@
   X(ATTN_FAULT_RANGE_REVERSED, "range_reversed", "api: a prefix range with a > b is accepted as empty")                \
   X(ATTN_FAULT_OUTPUT_SCALE, "output_scale", "api: an output_scale that is not finite and above 0 is accepted")
 
-/* Those of latent rows, apart while `attn check` draws no latent cases: tests/latent_faults finds them. */
+/* Those that only cases over latent rows show (attn check --op latent); they lie in CPU_MLA, but for "core". */
 #define ATTN_FAULT_LATENT_LIST(Y)                                                                                      \
   Y(ATTN_FAULT_TILE_SCALE, "tile_scale", "fp8_ds_mla: a tile of 128 takes the scale of the next one")                  \
   Y(ATTN_FAULT_ROTARY_TYPE, "rotary_type", "float16 rotary elements of a mixed row are read as bfloat16, and back")    \

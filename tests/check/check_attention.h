@@ -10,15 +10,29 @@
 /* Draw masks, biases and values for the case: everything of the model, compact arrays in the arena. */
 void check_model_draw(check_arena *arena, check_case *c, check_model *model);
 
+/* All of it but the values: masks, biases, sinks. */
+void check_masks_draw(check_arena *arena, check_case *c, check_model *model);
+
+/* For a static fp8 output of these values [keys, kv heads, v size]: scales of all kinds. */
+float check_output_scale_draw(check_case *c, const float *v);
+
+/* Most elements become zeros of either sign; each row is multiplied by a power of two of its own. */
+void check_thin_out(check_rng *rng, float *x, int64_t count);
+void check_scale_rows(check_rng *rng, float *x, int64_t rows, int64_t size);
+
 /* Values of q, k, v by the option `values` (check_values.c), as they are stored, with the codes of what is quantised.
    */
 void check_values_draw(check_arena *arena, check_case *c, check_model *model, float *q, float *k, float *v);
+
+struct check_latent;
 
 /* The tensors of one call. */
 typedef struct check_laid {
   attn_problem problem;
   attn_plan_limits limits;
   int32_t num_splits;
+  attn_split_rule split_rule;
+  struct check_latent *latent; /* of a latent call (check_latent.h), else NULL */
   int32_t unchecked;
   check_tensor q, k, v, k_cache, v_cache, table, slopes, sinks, bias, ranges, causal, output_scale;
   check_tensor q_scale, k_scale, v_scale;
@@ -27,6 +41,7 @@ typedef struct check_laid {
   attn_batch batch;
   attn_run_args args;
   uint8_t *seen;     /* [keys] some row sees the position: mask and bias asked */
+  uint8_t *needed;   /* [keys] the position needs a block: seen, or written by the call */
   int64_t *block_of; /* [seqs, columns]: the block of each column, or -1 */
   int32_t columns;   /* of block_of: the most that any sequence needs */
   int64_t num_blocks;
@@ -36,7 +51,7 @@ typedef struct check_laid {
 /* Lay the model out in guarded, poisoned memory. `stride_class` and `pool_class` are CHECK_COMPACT ...; `odd_ids`:
    lists may name blocks that do not exist at visible positions (unchecked mode), which the model is told. */
 void check_lay(check_arena *arena, check_case *c, check_model *model, int stride_class, int pool_class, int odd_ids,
-               check_laid *laid);
+               struct check_latent *latent, check_laid *laid);
 
 /* What one run gave, decoded; [tokens, q heads, v size], [tokens, q heads] and [tokens, q heads, groups]. */
 typedef struct check_result {

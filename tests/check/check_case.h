@@ -45,11 +45,15 @@ typedef struct check_case {
   attn_dtype k_type; /* of the pool's, or of k's, elements */
   attn_dtype v_type;
   int64_t slots; /* write */
+  int32_t rank;  /* latent: elements of the latent and of the rotary part of a row, and of a query's first part */
+  int32_t rotary;
+  int32_t nope;
   check_rng rng; /* for everything drawn after the sizes */
 } check_case;
 
-/* Draw case `index` of `seed`. The same answer always. */
-void check_case_draw(check_case *c, uint64_t seed, uint64_t index);
+/* Draw case `index` of `seed` in the stream of these operations (CHECK_KV_OPS or CHECK_LATENT_OPS). The same answer
+   always. */
+void check_case_draw(check_case *c, unsigned ops, uint64_t seed, uint64_t index);
 
 static inline int32_t check_is(const check_case *c, check_option option, int32_t number) {
   return check_number(&c->choice, option) == number;
@@ -72,8 +76,12 @@ static inline int32_t check_groups(const check_case *c) {
   return block > 0 ? (c->v_size + block - 1) / block : 0;
 }
 
+static inline int check_is_latent(const check_case *c) {
+  return (CHECK_LATENT_OPS >> c->op & 1u) != 0;
+}
+
 static inline int check_paged(const check_case *c) {
-  return c->op == CHECK_ATTENTION || c->op == CHECK_CROSS_CACHE;
+  return c->op == CHECK_ATTENTION || c->op == CHECK_CROSS_CACHE || check_is_latent(c);
 }
 
 /* 1 where rows of this pool keep their scales in a tensor of their own. */
@@ -121,6 +129,7 @@ int check_run_case(check_env *env, const check_case *c);
 
 /* The operations of check_run_case(). */
 int check_run_attention(check_env *env, check_case *c, check_arena *arena);
+int check_run_latent(check_env *env, check_case *c, check_arena *arena);
 int check_run_write(check_env *env, check_case *c, check_arena *arena);
 int check_run_gather(check_env *env, check_case *c, check_arena *arena);
 int check_run_merge(check_env *env, check_case *c, check_arena *arena);

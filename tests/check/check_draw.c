@@ -57,6 +57,11 @@ static int32_t draw_kv_len(check_rng *rng, int32_t kind, int32_t q_len, int32_t 
   }
 }
 
+static int32_t draw_new_tokens(const check_case *c, check_rng *rng) {
+  int32_t tokens = check_number(&c->choice, CHECK_NEW_TOKENS);
+  return tokens < 20 ? tokens : (int32_t)check_between(rng, 20, 60);
+}
+
 /* Lengths: sequence `lead` has what q_len and kv_len say, the others something small or, some, nothing. */
 static void draw_sequences(check_case *c, check_rng *rng) {
   int32_t seqs = check_number(&c->choice, CHECK_SEQS);
@@ -70,7 +75,8 @@ static void draw_sequences(check_case *c, check_rng *rng) {
   for (int32_t s = 0; s < c->num_seqs; s++) {
     check_seq *seq = &c->seqs[s];
     if (s == lead) {
-      seq->q_len = draw_q_len(rng, check_number(&c->choice, CHECK_Q_LEN));
+      seq->q_len =
+          check_is_latent(c) ? draw_new_tokens(c, rng) : draw_q_len(rng, check_number(&c->choice, CHECK_Q_LEN));
       seq->kv_len = draw_kv_len(rng, check_number(&c->choice, CHECK_KV_LEN), seq->q_len, c->block_size);
     } else if (s == empty) {
       int which = (int)check_between(rng, 0, 2);
@@ -119,8 +125,50 @@ static attn_dtype pool_type(check_rng *rng, attn_format format) {
   return check_format_per_row(format) ? ATTN_DTYPE_UINT8 : (attn_dtype)format;
 }
 
+/* Sizes as the oracle sees them: mqa has one KV head of whole rows, the others expand to a KV head per head. */
+static void draw_latent_sizes(check_case *c, check_rng *rng) {
+  int32_t heads = check_number(&c->choice, CHECK_HEADS);
+  int32_t few = (int32_t)check_between(rng, 2, 12);
+  c->rank = check_number(&c->choice, CHECK_RANK);
+  c->rotary = check_number(&c->choice, CHECK_ROTARY_SIZE);
+  c->block_size = check_number(&c->choice, CHECK_PAGE);
+  c->q_heads = heads;
+  c->kv_heads = c->op == CHECK_MQA ? 1 : heads;
+  c->group = heads / c->kv_heads;
+  switch (check_number(&c->choice, CHECK_EXPANDED)) {
+  case CHECK_EXPANDED_ONE:
+    c->nope = c->v_size = 1;
+    break;
+  case CHECK_EXPANDED_FEW:
+    c->nope = c->v_size = few;
+    break;
+  case CHECK_EXPANDED_V_SMALLER:
+    c->nope = 2 * few;
+    c->v_size = few;
+    break;
+  case CHECK_EXPANDED_V_LARGER:
+    c->nope = few;
+    c->v_size = 2 * few + 1;
+    break;
+  case CHECK_EXPANDED_WIDE:
+    c->nope = check_chance(rng, 50) ? 128 : 192;
+    c->v_size = check_chance(rng, 50) ? 128 : 256;
+    break;
+  default:
+    c->nope = c->rank;
+    c->v_size = c->rank;
+  }
+  c->size = c->nope + c->rotary;
+  c->k_format = c->v_format = (attn_format)check_number(&c->choice, CHECK_LATENT_FORMAT);
+  c->k_type = c->k_format == ATTN_FORMAT_FP8_DS_MLA ? ATTN_DTYPE_UINT8 : pool_type(rng, c->k_format);
+}
+
 static void draw_sizes(check_case *c, check_rng *rng) {
   c->op = check_number(&c->choice, CHECK_OP);
+  if (check_is_latent(c)) {
+    draw_latent_sizes(c, rng);
+    return;
+  }
   c->kv_heads = check_number(&c->choice, CHECK_KV_HEADS);
   c->group = c->choice.index[CHECK_GROUP] == CHECK_ABSENT ? 1 : check_number(&c->choice, CHECK_GROUP);
   c->q_heads = c->kv_heads * c->group;
@@ -144,18 +192,24 @@ static double work_of(const check_case *c) {
   for (int32_t s = 0; s < c->num_seqs; s++) {
     pairs += (double)c->seqs[s].q_len * (double)c->seqs[s].kv_len;
   }
+  if (check_is_latent(c)) {
+    double expanded = c->op == CHECK_MQA ? 0.0 : (double)c->q_heads * (double)(c->nope + c->v_size);
+    double row = (double)(c->rank + c->rotary);
+    return 3.0 * pairs * (double)c->q_heads * (double)(c->size + c->v_size) + 2.0 * (double)c->keys * expanded * row +
+           20.0 * (double)(c->keys + 4 * c->block_size) * row;
+  }
   double width = (double)(c->size + c->v_size);
   double cells = (double)(c->keys + 4 * c->block_size) * (double)c->kv_heads * width;
   return c->op >= CHECK_WRITE ? 4.0 * cells : pairs * (double)c->q_heads * (width + 24.0) + 6.0 * cells;
 }
 
-void check_case_draw(check_case *c, uint64_t seed, uint64_t index) {
+void check_case_draw(check_case *c, unsigned ops, uint64_t seed, uint64_t index) {
   for (uint64_t attempt = 0; attempt < ATTEMPTS; attempt++) {
     memset(c, 0, sizeof *c);
     c->seed = seed;
     c->index = index;
     check_rng_seed(&c->rng, seed, index, attempt);
-    check_draw_options(&c->rng, &c->choice);
+    check_draw_options(&c->rng, ops, &c->choice);
     draw_sizes(c, &c->rng);
     if (c->op == CHECK_GATHER) {
       draw_gathered(c, &c->rng);

@@ -119,6 +119,7 @@ int check_run_case(check_env *env, const check_case *drawn) {
                : c.op == CHECK_GATHER     ? check_run_gather(env, &c, arena)
                : c.op == CHECK_MERGE      ? check_run_merge(env, &c, arena)
                : c.op == CHECK_REQUANTISE ? check_run_requantise(env, &c, arena)
+               : check_is_latent(&c)      ? check_run_latent(env, &c, arena)
                : moves                    ? check_run_copy(env, &c, arena)
                                           : check_run_attention(env, &c, arena);
   check_arena_free(arena);

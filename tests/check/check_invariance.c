@@ -163,7 +163,7 @@ int check_invariance(check_env *env, check_arena *arena, check_case *c, const ch
     }
     cut_case(c, &p, &cut);
     cut_model(arena, c, model, &p, &cut, &alone);
-    check_lay(arena, &cut, &alone, strides[check_between(&c->rng, 0, 3)], pools[check_between(&c->rng, 0, 2)], 0,
+    check_lay(arena, &cut, &alone, strides[check_between(&c->rng, 0, 3)], pools[check_between(&c->rng, 0, 2)], 0, NULL,
               &laid);
     c->rng = cut.rng;
     if (!check_call(env, arena, &cut, &laid, context, 0, &got) || !same_rows(env, c, &p, &cut, result, &got)) {

@@ -7,20 +7,11 @@
 
 #include "check_attention.h"
 #include "check_float.h"
+#include "check_latent.h"
+#include "check_lay.h"
 #include "check_pool.h"
 
-/* What laying out needs at every step. */
-typedef struct lay {
-  check_arena *arena;
-  check_case *c;
-  check_model *m;
-  check_laid *l;
-  check_poison poison;
-  int stride_class;
-  int before;
-} lay;
-
-static void make(lay *y, check_tensor *t, attn_dtype dtype, int ndim, const int64_t *shape) {
+void check_lay_make(check_lay_state *y, check_tensor *t, attn_dtype dtype, int ndim, const int64_t *shape) {
   int64_t strides[4];
   check_lie lie = {strides, 0, y->before, 0};
   check_strides(&y->c->rng, y->stride_class, ndim, shape, strides);
@@ -35,9 +26,9 @@ static void make(lay *y, check_tensor *t, attn_dtype dtype, int ndim, const int6
 }
 
 /* A tensor of compact floats; `rows` of shape[0] are given, the rest stays poison. */
-static void make_floats(lay *y, check_tensor *t, attn_dtype dtype, int64_t extent, int64_t rows, int64_t heads,
-                        int64_t size, const float *values) {
-  make(y, t, dtype, 3, (const int64_t[]){extent, heads, size});
+void check_lay_floats(check_lay_state *y, check_tensor *t, attn_dtype dtype, int64_t extent, int64_t rows,
+                      int64_t heads, int64_t size, const float *values) {
+  check_lay_make(y, t, dtype, 3, (const int64_t[]){extent, heads, size});
   for (int64_t i = 0; i < rows; i++) {
     for (int64_t h = 0; h < heads; h++) {
       for (int64_t e = 0; e < size; e++) {
@@ -47,8 +38,8 @@ static void make_floats(lay *y, check_tensor *t, attn_dtype dtype, int64_t exten
   }
 }
 
-static void make_vector(lay *y, check_tensor *t, int64_t count, const float *values) {
-  make(y, t, ATTN_DTYPE_FLOAT32, 1, (const int64_t[]){count});
+void check_lay_vector(check_lay_state *y, check_tensor *t, int64_t count, const float *values) {
+  check_lay_make(y, t, ATTN_DTYPE_FLOAT32, 1, (const int64_t[]){count});
   for (int64_t i = 0; i < count; i++) {
     check_store(check_at(t, i, 0, 0, 0), ATTN_DTYPE_FLOAT32, values[i]);
   }
@@ -58,7 +49,7 @@ static void put_int(const check_tensor *t, int64_t i, int64_t j, int64_t k, int3
   memcpy(check_at(t, i, j, k, 0), &value, sizeof value);
 }
 
-static int64_t extra_tokens(lay *y) {
+int64_t check_lay_extra(check_lay_state *y) {
   return check_is(y->c, CHECK_TRAILING, 1) ? check_between(&y->c->rng, 1, 3) : 0;
 }
 
@@ -72,10 +63,11 @@ static int bias_hides(const check_model *m, int64_t token, int64_t k) {
 }
 
 /* Positions that some row sees: its mask shows them, and its bias does not hide them from every head. */
-static void find_seen(lay *y) {
+static void find_seen(check_lay_state *y) {
   const check_case *c = y->c;
   uint8_t *seen = check_alloc(y->arena, (size_t)c->keys, 1);
   y->l->seen = seen;
+  y->l->needed = seen;
   for (int32_t s = 0; s < c->num_seqs; s++) {
     const check_seq *seq = &c->seqs[s];
     for (int32_t k = 0; k < seq->kv_len; k++) {
@@ -90,51 +82,51 @@ static void find_seen(lay *y) {
 }
 
 /* fp8 queries: the codes as they are. */
-static void make_codes(lay *y, check_tensor *t, attn_dtype dtype) {
+static void make_codes(check_lay_state *y, check_tensor *t, attn_dtype dtype) {
   const check_case *c = y->c;
-  make(y, t, dtype, 3, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, c->size});
+  check_lay_make(y, t, dtype, 3, (const int64_t[]){c->tokens + check_lay_extra(y), c->q_heads, c->size});
   for (int64_t i = 0; i < c->tokens * c->q_heads * c->size; i++) {
     int64_t row = i / c->size;
     *(uint8_t *)check_at(t, row / c->q_heads, row % c->q_heads, i % c->size, 0) = y->m->q_rows.codes[i];
   }
 }
 
-static void lay_queries(lay *y) {
+static void lay_queries(check_lay_state *y) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   attn_dtype in_type = (attn_dtype)check_number(&c->choice, CHECK_IN_TYPE);
   attn_dtype out_type = check_out_dtype(c);
   if (in_type == ATTN_DTYPE_FP8_E4M3) {
     make_codes(y, &l->q, in_type);
-    make_vector(y, &l->q_scale, 1, y->m->q_rows.statics);
+    check_lay_vector(y, &l->q_scale, 1, y->m->q_rows.statics);
     l->args.q_scale = &l->q_scale.dl;
   } else {
-    make_floats(y, &l->q, in_type, c->tokens + extra_tokens(y), c->tokens, c->q_heads, c->size, y->m->q);
+    check_lay_floats(y, &l->q, in_type, c->tokens + check_lay_extra(y), c->tokens, c->q_heads, c->size, y->m->q);
   }
-  make(y, &l->out, out_type, 3, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, c->v_size});
+  check_lay_make(y, &l->out, out_type, 3, (const int64_t[]){c->tokens + check_lay_extra(y), c->q_heads, c->v_size});
   if (check_is(c, CHECK_LSE, 1)) {
-    make(y, &l->lse, ATTN_DTYPE_FLOAT32, 2, (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads});
+    check_lay_make(y, &l->lse, ATTN_DTYPE_FLOAT32, 2, (const int64_t[]){c->tokens + check_lay_extra(y), c->q_heads});
     l->args.lse = &l->lse.dl;
   }
   if (check_groups(c) > 0) {
-    make(y, &l->out_scale, ATTN_DTYPE_FLOAT32, 3,
-         (const int64_t[]){c->tokens + extra_tokens(y), c->q_heads, check_groups(c)});
+    check_lay_make(y, &l->out_scale, ATTN_DTYPE_FLOAT32, 3,
+                   (const int64_t[]){c->tokens + check_lay_extra(y), c->q_heads, check_groups(c)});
     l->args.out_scale = &l->out_scale.dl;
   } else if (out_type == ATTN_DTYPE_FP8_E4M3) {
-    make_vector(y, &l->output_scale, 1, &y->m->output_scale);
+    check_lay_vector(y, &l->output_scale, 1, &y->m->output_scale);
     l->args.output_scale = &l->output_scale.dl;
   }
   l->args.q = &l->q.dl;
   l->args.out = &l->out.dl;
 }
 
-static void lay_direct(lay *y) {
+static void lay_direct(check_lay_state *y) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   int64_t row_k = (int64_t)c->kv_heads * c->size;
   int64_t row_v = (int64_t)c->kv_heads * c->v_size;
-  make(y, &l->k, c->k_type, 3, (const int64_t[]){c->keys + extra_tokens(y), c->kv_heads, c->size});
-  make(y, &l->v, c->v_type, 3, (const int64_t[]){c->keys + extra_tokens(y), c->kv_heads, c->v_size});
+  check_lay_make(y, &l->k, c->k_type, 3, (const int64_t[]){c->keys + check_lay_extra(y), c->kv_heads, c->size});
+  check_lay_make(y, &l->v, c->v_type, 3, (const int64_t[]){c->keys + check_lay_extra(y), c->kv_heads, c->v_size});
   for (int64_t key = 0; key < c->keys; key++) {
     for (int64_t e = 0; l->seen[key] && e < row_k; e++) {
       check_store(check_at(&l->k, key, e / c->size, e % c->size, 0), c->k_type, y->m->k[key * row_k + e]);
@@ -157,18 +149,18 @@ static int32_t bad_id(check_rng *rng, int64_t num_blocks) {
 }
 
 /* Does any row see a position of this column? */
-static int column_seen(const lay *y, int32_t seq, int32_t column) {
+static int column_seen(const check_lay_state *y, int32_t seq, int32_t column) {
   const check_seq *s = &y->c->seqs[seq];
   int64_t end = ((int64_t)column + 1) * y->c->block_size;
   for (int64_t k = (int64_t)column * y->c->block_size; k < end && k < s->kv_len; k++) {
-    if (y->l->seen[s->k_start + k]) {
+    if (y->l->needed[s->k_start + k]) {
       return 1;
     }
   }
   return 0;
 }
 
-static void mark_unreachable(lay *y, int32_t seq, int32_t column) {
+static void mark_unreachable(check_lay_state *y, int32_t seq, int32_t column) {
   const check_seq *s = &y->c->seqs[seq];
   int64_t end = ((int64_t)column + 1) * y->c->block_size;
   for (int64_t k = (int64_t)column * y->c->block_size; k < end && k < s->kv_len; k++) {
@@ -177,7 +169,7 @@ static void mark_unreachable(lay *y, int32_t seq, int32_t column) {
 }
 
 /* Decide which columns own a block (numbered in order here, scattered by shuffle()), and how wide the table is. */
-static int64_t choose_columns(lay *y, int odd_ids, int64_t *width) {
+static int64_t choose_columns(check_lay_state *y, int odd_ids, int64_t *width) {
   check_case *c = y->c;
   check_laid *l = y->l;
   for (int32_t s = 0; s < c->num_seqs; s++) {
@@ -206,7 +198,7 @@ static int64_t choose_columns(lay *y, int odd_ids, int64_t *width) {
   return used;
 }
 
-static void shuffle(lay *y, int64_t used) {
+static void shuffle(check_lay_state *y, int64_t used) {
   check_laid *l = y->l;
   l->num_blocks = used + check_between(&y->c->rng, used == 0 ? 0 : 1, 5);
   int64_t *order = check_alloc(y->arena, (size_t)l->num_blocks, sizeof *order);
@@ -220,10 +212,14 @@ static void shuffle(lay *y, int64_t used) {
   }
 }
 
-static void lay_table(lay *y, int64_t width) {
+void check_lay_blocks(check_lay_state *y, int odd_ids, int64_t *width) {
+  shuffle(y, choose_columns(y, odd_ids, width));
+}
+
+void check_lay_table(check_lay_state *y, int64_t width) {
   check_case *c = y->c;
   check_laid *l = y->l;
-  make(y, &l->table, ATTN_DTYPE_INT32, 2, (const int64_t[]){c->num_seqs, width});
+  check_lay_make(y, &l->table, ATTN_DTYPE_INT32, 2, (const int64_t[]){c->num_seqs, width});
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int64_t b = 0; b < width; b++) {
       int64_t block = b < l->columns ? l->block_of[s * l->columns + b] : -1;
@@ -254,7 +250,7 @@ static void store_row(const check_case *c, const check_tensor *pool, const check
 }
 
 /* The scales that lie outside of the rows. */
-static const DLTensor *lay_scales(lay *y, const check_rows *rows, check_tensor *scales) {
+static const DLTensor *lay_scales(check_lay_state *y, const check_rows *rows, check_tensor *scales) {
   if (check_separate(y->c, rows->format)) {
     check_pool_scales(y->arena, y->c, y->l->num_blocks, y->stride_class, scales);
     return &scales->dl;
@@ -262,17 +258,17 @@ static const DLTensor *lay_scales(lay *y, const check_rows *rows, check_tensor *
   return check_static_scales(y->arena, y->c, rows, scales) ? &scales->dl : NULL;
 }
 
-static void lay_cache(lay *y, int pool_class, int odd_ids) {
+static void lay_cache(check_lay_state *y, int pool_class, int odd_ids) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   int64_t width;
-  shuffle(y, choose_columns(y, odd_ids, &width));
+  check_lay_blocks(y, odd_ids, &width);
   check_pool_make(y->arena, y->c, l->num_blocks, pool_class, &l->k_cache, &l->v_cache);
   check_fill_poison(&l->k_cache, y->poison);
   check_fill_poison(&l->v_cache, y->poison);
   l->args.k_scale = lay_scales(y, &y->m->k_rows, &l->k_scale);
   l->args.v_scale = lay_scales(y, &y->m->v_rows, &l->v_scale);
-  lay_table(y, width);
+  check_lay_table(y, width);
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int64_t k = 0; k < c->seqs[s].kv_len; k++) {
       int64_t key = c->seqs[s].k_start + k;
@@ -289,11 +285,12 @@ static void lay_cache(lay *y, int pool_class, int odd_ids) {
 }
 
 /* Bias by [token, head, key]; where the row does not see the key it holds poison. */
-static void lay_bias(lay *y) {
+static void lay_bias(check_lay_state *y) {
   const check_case *c = y->c;
   const check_model *m = y->m;
   int64_t keys = c->max_kv + (check_is(c, CHECK_TRAILING, 1) ? check_between(&y->c->rng, 1, 5) : 0);
-  make(y, &y->l->bias, ATTN_DTYPE_FLOAT32, 3, (const int64_t[]){c->tokens + extra_tokens(y), m->bias_heads, keys});
+  check_lay_make(y, &y->l->bias, ATTN_DTYPE_FLOAT32, 3,
+                 (const int64_t[]){c->tokens + check_lay_extra(y), m->bias_heads, keys});
   for (int32_t s = 0; s < c->num_seqs; s++) {
     const check_seq *seq = &c->seqs[s];
     for (int64_t i = 0; i < seq->q_len; i++) {
@@ -309,23 +306,23 @@ static void lay_bias(lay *y) {
   y->l->args.bias = &y->l->bias.dl;
 }
 
-static void lay_extras(lay *y) {
+static void lay_extras(check_lay_state *y) {
   const check_case *c = y->c;
   const check_model *m = y->m;
   check_laid *l = y->l;
   if (m->slopes != NULL) {
-    make_vector(y, &l->slopes, c->q_heads, m->slopes);
+    check_lay_vector(y, &l->slopes, c->q_heads, m->slopes);
     l->args.alibi_slopes = &l->slopes.dl;
   }
   if (m->sinks != NULL) {
-    make_vector(y, &l->sinks, c->q_heads, m->sinks);
+    check_lay_vector(y, &l->sinks, c->q_heads, m->sinks);
     l->args.sinks = &l->sinks.dl;
   }
   if (m->bias != NULL) {
     lay_bias(y);
   }
   if (m->num_ranges > 0) {
-    make(y, &l->ranges, ATTN_DTYPE_INT32, 3, (const int64_t[]){c->num_seqs, m->num_ranges, 2});
+    check_lay_make(y, &l->ranges, ATTN_DTYPE_INT32, 3, (const int64_t[]){c->num_seqs, m->num_ranges, 2});
     for (int64_t i = 0; i < c->num_seqs * m->num_ranges * 2; i++) {
       int64_t s = i / (m->num_ranges * 2);
       int64_t r = i / 2 % m->num_ranges;
@@ -334,7 +331,7 @@ static void lay_extras(lay *y) {
     l->args.prefix_ranges = &l->ranges.dl;
   }
   if (check_is(c, CHECK_CAUSAL, CHECK_CAUSAL_PER_SEQ)) {
-    make(y, &l->causal, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs});
+    check_lay_make(y, &l->causal, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs});
     for (int32_t s = 0; s < c->num_seqs; s++) {
       put_int(&l->causal, s, 0, 0, m->causal[s]);
     }
@@ -342,23 +339,23 @@ static void lay_extras(lay *y) {
   }
 }
 
-static void lay_batch(lay *y) {
+static void lay_batch(check_lay_state *y) {
   const check_case *c = y->c;
   check_laid *l = y->l;
   l->batch = (attn_batch)ATTN_BATCH_INIT;
-  make(y, &l->query_start_loc, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs + 1});
+  check_lay_make(y, &l->query_start_loc, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs + 1});
   for (int32_t s = 0; s <= c->num_seqs; s++) {
     put_int(&l->query_start_loc, s, 0, 0, (int32_t)(s < c->num_seqs ? c->seqs[s].q_start : c->tokens));
   }
   l->batch.query_start_loc = &l->query_start_loc.dl;
   if (check_paged(c)) {
-    make(y, &l->seq_lens, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs});
+    check_lay_make(y, &l->seq_lens, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs});
     for (int32_t s = 0; s < c->num_seqs; s++) {
       put_int(&l->seq_lens, s, 0, 0, c->seqs[s].kv_len);
     }
     l->batch.seq_lens = &l->seq_lens.dl;
   } else if (c->op == CHECK_CROSS) {
-    make(y, &l->kv_start_loc, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs + 1});
+    check_lay_make(y, &l->kv_start_loc, ATTN_DTYPE_INT32, 1, (const int64_t[]){c->num_seqs + 1});
     for (int32_t s = 0; s <= c->num_seqs; s++) {
       put_int(&l->kv_start_loc, s, 0, 0, (int32_t)(s < c->num_seqs ? c->seqs[s].k_start : c->keys));
     }
@@ -366,21 +363,25 @@ static void lay_batch(lay *y) {
   }
 }
 
-static void lay_problem(lay *y) {
+static void lay_problem(check_lay_state *y) {
   const check_case *c = y->c;
   const check_model *m = y->m;
   check_laid *l = y->l;
   attn_problem p = ATTN_PROBLEM_INIT;
   p.kv_source = check_paged(c) ? ATTN_KV_CACHE : ATTN_KV_DIRECT;
   p.num_q_heads = c->q_heads;
-  p.num_kv_heads = c->kv_heads;
-  p.qk_head_size = c->size;
-  p.v_head_size = c->v_size == c->size && check_chance(&y->c->rng, 50) ? 0 : c->v_size;
+  if (l->latent == NULL) {
+    p.num_kv_heads = c->kv_heads;
+    p.qk_head_size = c->size;
+    p.v_head_size = c->v_size == c->size && check_chance(&y->c->rng, 50) ? 0 : c->v_size;
+  }
   p.q_dtype = l->q.dtype;
   attn_dtype usual = l->q.dtype == ATTN_DTYPE_FP8_E4M3 ? ATTN_DTYPE_BFLOAT16 : l->q.dtype;
   p.out_dtype = l->out.dtype == usual && check_chance(&y->c->rng, 50) ? ATTN_DTYPE_DEFAULT : l->out.dtype;
   p.output_block = check_output_block(c);
-  if (check_paged(c)) {
+  if (l->latent != NULL) {
+    check_latent_problem(c, l->latent, &p);
+  } else if (check_paged(c)) {
     int automatic = c->k_type == l->q.dtype && c->k_format <= ATTN_FORMAT_BFLOAT16 && check_chance(&y->c->rng, 50);
     p.k_format = automatic ? ATTN_FORMAT_AUTO : c->k_format;
     p.v_format = c->v_format == c->k_format && check_chance(&y->c->rng, 50) ? ATTN_FORMAT_AUTO : c->v_format;
@@ -407,7 +408,8 @@ static void lay_problem(lay *y) {
   p.wants_lse = check_is(c, CHECK_LSE, 1);
   p.batch_invariant = check_is(c, CHECK_INVARIANT, 1);
   l->problem = p;
-  l->num_splits = check_number(&c->choice, CHECK_SPLITS);
+  l->num_splits = check_is(c, CHECK_SPLITS, CHECK_ABSENT) ? 0 : check_number(&c->choice, CHECK_SPLITS);
+  l->split_rule = check_is(c, CHECK_SPLIT_RULE, 1) ? ATTN_SPLIT_COMPATIBLE : ATTN_SPLIT_DEFAULT;
   int slack = check_chance(&y->c->rng, 40);
   l->limits = (attn_plan_limits)ATTN_PLAN_LIMITS_INIT;
   l->limits.max_seqs = c->num_seqs + (slack ? 3 : 0);
@@ -416,8 +418,8 @@ static void lay_problem(lay *y) {
 }
 
 void check_lay(check_arena *arena, check_case *c, check_model *model, int stride_class, int pool_class, int odd_ids,
-               check_laid *laid) {
-  lay y = {arena, c, model, laid, CHECK_POISON_NAN, stride_class, check_is(c, CHECK_GUARD, 1)};
+               check_latent *latent, check_laid *laid) {
+  check_lay_state y = {arena, c, model, laid, CHECK_POISON_NAN, stride_class, check_is(c, CHECK_GUARD, 1)};
   y.poison = check_chance(&c->rng, 60)   ? CHECK_POISON_NAN
              : check_chance(&c->rng, 50) ? CHECK_POISON_INF
                                          : CHECK_POISON_BIG;
@@ -427,8 +429,13 @@ void check_lay(check_arena *arena, check_case *c, check_model *model, int stride
   laid->args.unchecked = laid->unchecked;
   model->unreachable = NULL;
   find_seen(&y);
-  lay_queries(&y);
-  if (check_paged(c)) {
+  laid->latent = latent;
+  if (latent == NULL) {
+    lay_queries(&y);
+  }
+  if (latent != NULL) {
+    check_lay_latent(&y, pool_class);
+  } else if (check_paged(c)) {
     lay_cache(&y, pool_class, odd_ids);
   } else {
     lay_direct(&y);
@@ -436,11 +443,19 @@ void check_lay(check_arena *arena, check_case *c, check_model *model, int stride
   lay_extras(&y);
   lay_batch(&y);
   lay_problem(&y);
+  if (latent != NULL) {
+    check_latent_finish(latent, laid);
+  }
   check_tensor *inputs[] = {
       &laid->q,       &laid->k,       &laid->v,       &laid->k_cache,  &laid->v_cache,      &laid->table,
       &laid->slopes,  &laid->sinks,   &laid->bias,    &laid->ranges,   &laid->causal,       &laid->output_scale,
       &laid->q_scale, &laid->k_scale, &laid->v_scale, &laid->seq_lens, &laid->kv_start_loc, &laid->query_start_loc};
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
     check_snapshot(arena, inputs[i]);
+  }
+  check_tensor *news[] = {latent == NULL ? NULL : &latent->q_rope, latent == NULL ? NULL : &latent->kv_c,
+                          latent == NULL ? NULL : &latent->k_pe, latent == NULL ? NULL : &latent->slots};
+  for (size_t i = 0; latent != NULL && i < sizeof news / sizeof *news; i++) {
+    check_snapshot(arena, news[i]);
   }
 }

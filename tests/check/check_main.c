@@ -36,14 +36,18 @@ static const struct {
   const char *name;
   unsigned ops;
 } operations[] = {
-    {"all", ~0u},
+    {"all", CHECK_KV_OPS},
     {"attention", 1u << CHECK_ATTENTION | 1u << CHECK_ENCODER | 1u << CHECK_CROSS | 1u << CHECK_CROSS_CACHE},
     {"cache_write", 1u << CHECK_WRITE},
     {"cache_gather", 1u << CHECK_GATHER},
     {"cache_copy", 1u << CHECK_COPY},
     {"cache_swap", 1u << CHECK_SWAP},
     {"cache_requantise", 1u << CHECK_REQUANTISE},
-    {"merge", 1u << CHECK_MERGE}};
+    {"merge", 1u << CHECK_MERGE},
+    {"latent", CHECK_LATENT_OPS},
+    {"mla_mqa", 1u << CHECK_MQA},
+    {"mla_mha", 1u << CHECK_MHA},
+    {"mla_layer", 1u << CHECK_LAYER}};
 
 static const struct {
   const char *name;
@@ -57,7 +61,9 @@ static const struct {
     [FLAG_SEED] = {"--seed", "S", 0, UINT64_MAX,
                    "0 to 2^64 - 1 (default 1); a case is a function of its seed and index alone"},
     [FLAG_CASE] = {"--case", "K", 0, (uint64_t)1 << 62, "run case K only, as a failure's line says"},
-    [FLAG_OP] = {"--op", "NAME", 0, 0, "only cases of one operation (default all): "},
+    [FLAG_OP] =
+        {"--op", "NAME", 0, 0,
+         "only cases of one operation; all (default): those over rows of K and V; latent: all over latent rows: "},
     [FLAG_WITH] = {"--with", "OPTION=VALUE", 0, 0,
                    "only cases whose option has this value, both as --list-options names them; may be repeated: of one "
                    "option either value will do, of several each counts"},
@@ -86,7 +92,7 @@ static void op_names(char *text, size_t bytes) {
 
 void attn_check_help(void) {
   char text[400];
-  char names[160];
+  char names[200];
   printf("attn check: %s\n\nUsage:\n  attn check [flags]\n\n", attn_check_purpose);
   help_paragraph(
       "Draws problems with hostile values and lengths, lays them out between guard pages with canaries around "
@@ -141,7 +147,7 @@ static int parse_op(const char *name, unsigned *ops) {
       return 0;
     }
   }
-  char names[160];
+  char names[200];
   op_names(names, sizeof names);
   fprintf(stderr, "attn check: --op '%s' is not accepted: %s\n", name, names);
   return 2;
@@ -256,6 +262,16 @@ static int parse(int argc, char **argv, wishes *w) {
   return 0;
 }
 
+/* A backend that attends to latent rows alone is asked about these. */
+static void choose_stream(check_settings *s) {
+  attn_backend_info info;
+  for (size_t i = 0; s->ops == CHECK_KV_OPS && attn_backend_get(i, &info); i++) {
+    if (strcmp(s->backend, info.name) == 0 && info.rows == ATTN_ROWS_LATENT) {
+      s->ops = CHECK_LATENT_OPS;
+    }
+  }
+}
+
 static int flush(int status) {
   if (fflush(stdout) != 0 || ferror(stdout)) {
     fprintf(stderr, "attn check: standard output cannot be written: %s\n", strerror(errno));
@@ -265,7 +281,7 @@ static int flush(int status) {
 }
 
 int attn_check_main(int argc, char **argv) {
-  wishes w = {.settings = {.backend = "all", .cases = 2000, .seed = 1, .ops = ~0u, .threads = 4}};
+  wishes w = {.settings = {.backend = "all", .cases = 2000, .seed = 1, .ops = CHECK_KV_OPS, .threads = 4}};
   w.settings.jobs = check_default_jobs();
   int status = parse(argc, argv, &w);
   if (status != 0) {
@@ -279,5 +295,6 @@ int attn_check_main(int argc, char **argv) {
     check_list_options(stdout, w.settings.json);
     return flush(0);
   }
+  choose_stream(&w.settings);
   return flush(check_execute(&w.settings));
 }

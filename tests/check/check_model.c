@@ -35,7 +35,8 @@ static void draw_chunk(check_case *c, check_model *m) {
 static void draw_causal(check_case *c, check_model *m) {
   int32_t kind = check_number(&c->choice, CHECK_CAUSAL);
   for (int32_t s = 0; s < c->num_seqs; s++) {
-    m->causal[s] = kind == CHECK_CAUSAL_PER_SEQ ? check_chance(&c->rng, 50) : kind == CHECK_CAUSAL_ON;
+    m->causal[s] = kind == CHECK_CAUSAL_PER_SEQ ? check_chance(&c->rng, 50)
+                                                : kind == CHECK_CAUSAL_ON || kind == CHECK_ABSENT; /* mha and layer */
   }
 }
 
@@ -99,7 +100,7 @@ static float *draw_bias(check_arena *arena, check_case *c, check_model *m) {
 }
 
 /* A static scale under which the typical value falls well inside, at, or far beyond an end of fp8's range. */
-static float draw_output_scale(check_case *c, const float *v) {
+float check_output_scale_draw(check_case *c, const float *v) {
   int64_t count = c->keys * c->kv_heads * c->v_size;
   double sum = 0.0;
   for (int64_t i = 0; i < count; i++) {
@@ -116,7 +117,7 @@ static float draw_output_scale(check_case *c, const float *v) {
   return (float)fmin(fmax(scale, 0x1p-149), 0x1.fffffep127);
 }
 
-void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
+void check_masks_draw(check_arena *arena, check_case *c, check_model *m) {
   static const float caps[] = {0.5f, 5.0f, 20.0f, 50.0f};
   memset(m, 0, sizeof *m);
   m->c = c;
@@ -133,6 +134,10 @@ void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
   m->slopes = m->alibi != 0 ? draw_slopes(arena, c) : NULL;
   m->sinks = check_is(c, CHECK_SINKS, CHECK_SINKS_NONE) ? NULL : draw_sinks(arena, c);
   m->bias = check_is(c, CHECK_BIAS, CHECK_BIAS_NONE) ? NULL : draw_bias(arena, c, m);
+}
+
+void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
+  check_masks_draw(arena, c, m);
   float *q = check_alloc(arena, (size_t)(c->tokens * c->q_heads * c->size), sizeof *q);
   float *k = check_alloc(arena, (size_t)(c->keys * c->kv_heads * c->size), sizeof *k);
   float *v = check_alloc(arena, (size_t)(c->keys * c->kv_heads * c->v_size), sizeof *v);
@@ -140,5 +145,5 @@ void check_model_draw(check_arena *arena, check_case *c, check_model *m) {
   m->q = q;
   m->k = k;
   m->v = v;
-  m->output_scale = check_is(c, CHECK_OUT_TYPE, CHECK_OUT_STATIC) ? draw_output_scale(c, v) : 0.0f;
+  m->output_scale = check_is(c, CHECK_OUT_TYPE, CHECK_OUT_STATIC) ? check_output_scale_draw(c, v) : 0.0f;
 }

@@ -34,18 +34,22 @@ typedef struct option_row {
 #define MOVES (OP_BIT(CHECK_COPY) | OP_BIT(CHECK_SWAP))
 #define CONVERTS OP_BIT(CHECK_REQUANTISE)
 #define POOLED (PAGED | WRITES | GATHERS)
+#define MQA OP_BIT(CHECK_MQA)
+#define EXPANDS (OP_BIT(CHECK_MHA) | OP_BIT(CHECK_LAYER))
+#define LATENT (MQA | EXPANDS)
 #define EVERY (ATTEND | WRITES | GATHERS | MERGES | MOVES | CONVERTS)
 
 /* clang-format off */
 static const option_row table[CHECK_OPTION_COUNT] = {
-  {CHECK_OP, "op", EVERY, {{"attention", CHECK_ATTENTION, 30}, {"encoder", CHECK_ENCODER, 8},
+  {CHECK_OP, "op", EVERY | LATENT, {{"attention", CHECK_ATTENTION, 30}, {"encoder", CHECK_ENCODER, 8},
     {"cross", CHECK_CROSS, 8}, {"cross_cache", CHECK_CROSS_CACHE, 11}, {"cache_write", CHECK_WRITE, 14},
     {"cache_gather", CHECK_GATHER, 13}, {"merge", CHECK_MERGE, 18}, {"cache_copy", CHECK_COPY, 8},
-    {"cache_swap", CHECK_SWAP, 8}, {"cache_requantise", CHECK_REQUANTISE, 8}}},
+    {"cache_swap", CHECK_SWAP, 8}, {"cache_requantise", CHECK_REQUANTISE, 8},
+    {"mla_mqa", CHECK_MQA, 40}, {"mla_mha", CHECK_MHA, 30}, {"mla_layer", CHECK_LAYER, 30}}},
   {CHECK_EXPECT, "expect", EVERY, {{"valid", CHECK_VALID, 84}, {"refused", CHECK_REFUSED, 16}}},
-  {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 34},
+  {CHECK_IN_TYPE, "in_type", ATTEND | WRITES | MERGES | LATENT, {{"float32", ATTN_DTYPE_FLOAT32, 34},
     {"float16", ATTN_DTYPE_FLOAT16, 33}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 33}, {"fp8_e4m3", ATTN_DTYPE_FP8_E4M3, 16}}},
-  {CHECK_OUT_TYPE, "out_type", ATTEND | GATHERS | MERGES, {{"float32", ATTN_DTYPE_FLOAT32, 40},
+  {CHECK_OUT_TYPE, "out_type", ATTEND | GATHERS | MERGES | LATENT, {{"float32", ATTN_DTYPE_FLOAT32, 40},
     {"float16", ATTN_DTYPE_FLOAT16, 30}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 30}, {"fp8_static", CHECK_OUT_STATIC, 17},
     {"fp8_blocks_64", CHECK_OUT_BLOCK_64, 17}, {"fp8_blocks_128", CHECK_OUT_BLOCK_128, 17}}},
   {CHECK_K_FORMAT, "k_format", ATTEND | WRITES | GATHERS | CONVERTS, {{"float32", ATTN_FORMAT_FLOAT32, 20},
@@ -60,7 +64,7 @@ static const option_row table[CHECK_OPTION_COUNT] = {
     {"int8_per_token_head", ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 11},
     {"fp8_per_token_head", ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 11},
     {"int4_per_token_head", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 12}}},
-  {CHECK_SCALES, "scales", POOLED | CONVERTS, {{"plain", CHECK_SCALES_PLAIN, 50}, {"apart", CHECK_SCALES_APART, 50}}},
+  {CHECK_SCALES, "scales", POOLED | CONVERTS | LATENT, {{"plain", CHECK_SCALES_PLAIN, 50}, {"apart", CHECK_SCALES_APART, 50}}},
   {CHECK_LAYOUT, "layout", POOLED | MOVES | CONVERTS, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
   {CHECK_BLOCK_SIZE, "block_size", POOLED | MOVES | CONVERTS, {{"1", 1, 9}, {"3", 3, 9}, {"7", 7, 9}, {"8", 8, 9}, {"16", 16, 16},
     {"32", 32, 10}, {"48", 48, 9}, {"64", 64, 10}, {"100", 100, 9}, {"128", 128, 9}}},
@@ -72,49 +76,49 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_KV_HEADS, "kv_heads", EVERY, {{"1", 1, 26}, {"2", 2, 24}, {"3", 3, 18}, {"4", 4, 17}, {"6", 6, 15}}},
   {CHECK_GROUP, "group", ATTEND, {{"1", 1, 20}, {"2", 2, 16}, {"3", 3, 13}, {"4", 4, 14}, {"5", 5, 12}, {"7", 7, 12},
     {"8", 8, 13}}},
-  {CHECK_CAUSAL, "causal", ATTEND, {{"on", CHECK_CAUSAL_ON, 50}, {"off", CHECK_CAUSAL_OFF, 25},
+  {CHECK_CAUSAL, "causal", ATTEND | MQA, {{"on", CHECK_CAUSAL_ON, 50}, {"off", CHECK_CAUSAL_OFF, 25},
     {"per_sequence", CHECK_CAUSAL_PER_SEQ, 25}}},
-  {CHECK_WINDOW, "window", ATTEND, {{"none", CHECK_WINDOW_NONE, 45}, {"left", CHECK_WINDOW_LEFT, 18},
+  {CHECK_WINDOW, "window", ATTEND | LATENT, {{"none", CHECK_WINDOW_NONE, 45}, {"left", CHECK_WINDOW_LEFT, 18},
     {"right", CHECK_WINDOW_RIGHT, 12}, {"both", CHECK_WINDOW_BOTH, 15}, {"narrow", CHECK_WINDOW_NARROW, 10}}},
-  {CHECK_CHUNK, "chunk", ATTEND, {{"off", CHECK_CHUNK_OFF, 66}, {"own", CHECK_CHUNK_OWN, 16},
+  {CHECK_CHUNK, "chunk", ATTEND | LATENT, {{"off", CHECK_CHUNK_OFF, 66}, {"own", CHECK_CHUNK_OWN, 16},
     {"lookback", CHECK_CHUNK_LOOKBACK, 18}}},
-  {CHECK_SOFTCAP, "softcap", ATTEND, {{"off", 0, 65}, {"on", 1, 35}}},
-  {CHECK_ALIBI, "alibi", ATTEND, {{"none", 0, 60}, {"linear", 1, 22}, {"sqrt", 2, 18}}},
-  {CHECK_SINKS, "sinks", ATTEND | MERGES, {{"none", CHECK_SINKS_NONE, 60}, {"all", CHECK_SINKS_ALL, 22},
+  {CHECK_SOFTCAP, "softcap", ATTEND | LATENT, {{"off", 0, 65}, {"on", 1, 35}}},
+  {CHECK_ALIBI, "alibi", ATTEND | LATENT, {{"none", 0, 60}, {"linear", 1, 22}, {"sqrt", 2, 18}}},
+  {CHECK_SINKS, "sinks", ATTEND | MERGES | LATENT, {{"none", CHECK_SINKS_NONE, 60}, {"all", CHECK_SINKS_ALL, 22},
     {"some", CHECK_SINKS_SOME, 18}}},
-  {CHECK_BIAS, "bias", ATTEND, {{"none", CHECK_BIAS_NONE, 60}, {"heads", CHECK_BIAS_HEADS, 14},
+  {CHECK_BIAS, "bias", ATTEND | LATENT, {{"none", CHECK_BIAS_NONE, 60}, {"heads", CHECK_BIAS_HEADS, 14},
     {"shared", CHECK_BIAS_SHARED, 13}, {"hiding", CHECK_BIAS_HIDING, 13}}},
-  {CHECK_PREFIX, "prefix", ATTEND, {{"none", CHECK_PREFIX_NONE, 64}, {"ranges", CHECK_PREFIX_RANGES, 18},
+  {CHECK_PREFIX, "prefix", ATTEND | LATENT, {{"none", CHECK_PREFIX_NONE, 64}, {"ranges", CHECK_PREFIX_RANGES, 18},
     {"clamped", CHECK_PREFIX_CLAMPED, 18}}},
-  {CHECK_LSE, "lse", ATTEND | MERGES, {{"given", 1, 65}, {"absent", 0, 35}}},
-  {CHECK_INVARIANT, "batch_invariant", ATTEND, {{"off", 0, 70}, {"on", 1, 30}}},
-  {CHECK_SPLITS, "splits", ATTEND, {{"auto", 0, 20}, {"1", 1, 10}, {"2", 2, 12}, {"3", 3, 12}, {"5", 5, 12},
+  {CHECK_LSE, "lse", ATTEND | MERGES | MQA | OP_BIT(CHECK_MHA), {{"given", 1, 65}, {"absent", 0, 35}}},
+  {CHECK_INVARIANT, "batch_invariant", ATTEND | LATENT, {{"off", 0, 70}, {"on", 1, 30}}},
+  {CHECK_SPLITS, "splits", ATTEND | MQA | OP_BIT(CHECK_LAYER), {{"auto", 0, 20}, {"1", 1, 10}, {"2", 2, 12}, {"3", 3, 12}, {"5", 5, 12},
     {"16", 16, 12}, {"161", 161, 11}, {"256", 256, 11}}},
-  {CHECK_THREADS, "threads", EVERY, {{"one", CHECK_THREADS_ONE, 40}, {"two", CHECK_THREADS_TWO, 22},
+  {CHECK_THREADS, "threads", EVERY | LATENT, {{"one", CHECK_THREADS_ONE, 40}, {"two", CHECK_THREADS_TWO, 22},
     {"more", CHECK_THREADS_MORE, 20}, {"executor", CHECK_THREADS_EXECUTOR, 18}}},
-  {CHECK_CHECKED, "mode", POOLED, {{"checked", 0, 65}, {"unchecked", 1, 35}}},
+  {CHECK_CHECKED, "mode", POOLED | LATENT, {{"checked", 0, 65}, {"unchecked", 1, 35}}},
   {CHECK_VALUES, "values", ATTEND, {{"normal", CHECK_NORMAL, 18}, {"std_100", CHECK_STD_100, 8},
     {"equal_scores", CHECK_EQUAL_SCORES, 7}, {"constant_rows", CHECK_CONSTANT_ROWS, 7},
     {"dominant_key", CHECK_DOMINANT_KEY, 8}, {"large_logits", CHECK_LARGE_LOGITS, 8}, {"rising", CHECK_RISING, 8},
     {"subnormal", CHECK_SUBNORMAL, 7}, {"near_60000", CHECK_NEAR_60000, 7}, {"sparse", CHECK_SPARSE, 7},
     {"mixed_scales", CHECK_MIXED_SCALES, 8}, {"nan_row", CHECK_NAN_ROW, 7}}},
-  {CHECK_STRIDE, "strides", EVERY, {{"compact", CHECK_COMPACT, 30}, {"padded_rows", CHECK_PADDED_ROWS, 14},
+  {CHECK_STRIDE, "strides", EVERY | LATENT, {{"compact", CHECK_COMPACT, 30}, {"padded_rows", CHECK_PADDED_ROWS, 14},
     {"padded_tokens", CHECK_PADDED_TOKENS, 14}, {"transposed_heads", CHECK_TRANSPOSED_HEADS, 14},
     {"gapped_elements", CHECK_GAPPED_ELEMENTS, 14}, {"byte_offset", CHECK_BYTE_OFFSET, 14}}},
-  {CHECK_POOL, "pool", POOLED | MOVES | CONVERTS, {{"compact", CHECK_COMPACT, 24}, {"padded_blocks", CHECK_PADDED_BLOCKS, 16},
+  {CHECK_POOL, "pool", POOLED | MOVES | CONVERTS | LATENT, {{"compact", CHECK_COMPACT, 24}, {"padded_blocks", CHECK_PADDED_BLOCKS, 16},
     {"padded_rows", CHECK_PADDED_ROWS, 15}, {"gapped_elements", CHECK_GAPPED_ELEMENTS, 11},
     {"interleaved", CHECK_INTERLEAVED, 13}, {"huge_blocks", CHECK_HUGE_BLOCKS, 11},
     {"layers_in_block", CHECK_LAYERS, 14}}},
   {CHECK_Q_LEN, "q_len", ATTEND, {{"0", CHECK_Q_ZERO, 8}, {"1", CHECK_Q_ONE, 26}, {"2", CHECK_Q_TWO, 14},
     {"few", CHECK_Q_FEW, 18}, {"edge", CHECK_Q_EDGE, 16}, {"many", CHECK_Q_MANY, 18}}},
-  {CHECK_KV_LEN, "kv_len", ATTEND, {{"0", CHECK_KV_ZERO, 8}, {"1", CHECK_KV_ONE, 8}, {"equal", CHECK_KV_EQUAL, 13},
+  {CHECK_KV_LEN, "kv_len", ATTEND | LATENT, {{"0", CHECK_KV_ZERO, 8}, {"1", CHECK_KV_ONE, 8}, {"equal", CHECK_KV_EQUAL, 13},
     {"few", CHECK_KV_FEW, 10}, {"block_edge", CHECK_KV_BLOCK_EDGE, 16}, {"tile_edge", CHECK_KV_TILE_EDGE, 16},
     {"hundreds", CHECK_KV_HUNDREDS, 20}, {"long", CHECK_KV_LONG, 13}}},
-  {CHECK_SEQS, "sequences", ATTEND | GATHERS, {{"1", 1, 34}, {"2", 2, 26}, {"3", 3, 20}, {"4_to_6", 4, 20}}},
-  {CHECK_EMPTIES, "empty_sequences", ATTEND | GATHERS, {{"none", 0, 66}, {"some", 1, 34}}},
-  {CHECK_TABLE, "table", PAGED | GATHERS, {{"exact", 0, 50}, {"surplus", 1, 50}}},
-  {CHECK_TRAILING, "trailing_tokens", ATTEND, {{"none", 0, 60}, {"some", 1, 40}}},
-  {CHECK_GUARD, "guard", EVERY, {{"after", 0, 65}, {"before", 1, 35}}},
+  {CHECK_SEQS, "sequences", ATTEND | GATHERS | LATENT, {{"1", 1, 34}, {"2", 2, 26}, {"3", 3, 20}, {"4_to_6", 4, 20}}},
+  {CHECK_EMPTIES, "empty_sequences", ATTEND | GATHERS | LATENT, {{"none", 0, 66}, {"some", 1, 34}}},
+  {CHECK_TABLE, "table", PAGED | GATHERS | LATENT, {{"exact", 0, 50}, {"surplus", 1, 50}}},
+  {CHECK_TRAILING, "trailing_tokens", ATTEND | LATENT, {{"none", 0, 60}, {"some", 1, 40}}},
+  {CHECK_GUARD, "guard", EVERY | LATENT, {{"after", 0, 65}, {"before", 1, 35}}},
   {CHECK_PARTS, "parts", MERGES, {{"1", 1, 20}, {"2", 2, 20}, {"3", 3, 20}, {"5", 5, 20}, {"17", 17, 20}}},
   {CHECK_LSES, "part_lse", MERGES, {{"near", CHECK_LSES_NEAR, 20}, {"far", CHECK_LSES_FAR, 20},
     {"large", CHECK_LSES_LARGE, 20}, {"infinite", CHECK_LSES_INFINITE, 20}, {"nan", CHECK_LSES_NAN, 20}}},
@@ -136,6 +140,36 @@ static const option_row table[CHECK_OPTION_COUNT] = {
   {CHECK_TARGET_SCALES, "target_scales", CONVERTS, {{"plain", CHECK_SCALES_PLAIN, 50},
     {"apart", CHECK_SCALES_APART, 50}}},
   {CHECK_TARGET_LAYOUT, "target_layout", CONVERTS, {{"nhd", 0, 50}, {"hnd", 1, 50}}},
+  {CHECK_RANK, "rank", LATENT, {{"7", 7, 12}, {"16", 16, 12}, {"41", 41, 12}, {"64", 64, 12}, {"128", 128, 11},
+    {"192", 192, 10}, {"256", 256, 10}, {"320", 320, 9}, {"512", 512, 26}}},
+  {CHECK_ROTARY_SIZE, "rotary_size", LATENT, {{"0", 0, 14}, {"1", 1, 14}, {"4", 4, 14}, {"5", 5, 14}, {"32", 32, 14},
+    {"64", 64, 26}, {"192", 192, 12}}},
+  {CHECK_HEADS, "heads", LATENT, {{"1", 1, 8}, {"2", 2, 8}, {"4", 4, 8}, {"5", 5, 7}, {"8", 8, 7}, {"10", 10, 7},
+    {"12", 12, 6}, {"15", 15, 6}, {"16", 16, 8}, {"20", 20, 6}, {"24", 24, 6}, {"32", 32, 6}, {"40", 40, 6},
+    {"64", 64, 6}, {"96", 96, 6}, {"128", 128, 7}}},
+  {CHECK_PAGE, "page", LATENT, {{"1", 1, 18}, {"7", 7, 22}, {"16", 16, 24}, {"64", 64, 22}, {"480", 480, 14}}},
+  {CHECK_LATENT_FORMAT, "latent_format", LATENT, {{"float32", ATTN_FORMAT_FLOAT32, 18},
+    {"float16", ATTN_FORMAT_FLOAT16, 14}, {"bfloat16", ATTN_FORMAT_BFLOAT16, 14}, {"fp8_e4m3", ATTN_FORMAT_FP8_E4M3, 14},
+    {"int8_per_token_head", ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 13},
+    {"fp8_per_token_head", ATTN_FORMAT_FP8_PER_TOKEN_HEAD, 13},
+    {"int4_per_token_head", ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 13}, {"fp8_ds_mla", ATTN_FORMAT_FP8_DS_MLA, 300}}},
+  {CHECK_ROTARY_TYPE, "rotary_type", LATENT, {{"float16", ATTN_DTYPE_FLOAT16, 50}, {"bfloat16", ATTN_DTYPE_BFLOAT16, 50}}},
+  {CHECK_EXPANDED, "expanded", EXPANDS, {{"1_and_1", CHECK_EXPANDED_ONE, 15}, {"few", CHECK_EXPANDED_FEW, 35},
+    {"v_smaller", CHECK_EXPANDED_V_SMALLER, 20}, {"v_larger", CHECK_EXPANDED_V_LARGER, 20},
+    {"wide", CHECK_EXPANDED_WIDE, 10}}},
+  {CHECK_CONTEXT_CHUNK, "context_chunk", EXPANDS, {{"auto", 0, 30}, {"1", 1, 8}, {"8", 8, 16}, {"16", 16, 16},
+    {"64", 64, 16}, {"100", 100, 14}}},
+  {CHECK_NEW_ROWS, "new_rows", EXPANDS, {{"as_given", CHECK_ROWS_GIVEN, 50}, {"written", CHECK_ROWS_WRITTEN, 50},
+    {"before", CHECK_ROWS_BEFORE, 30}}},
+  {CHECK_WEIGHTS, "weights", EXPANDS, {{"float32", ATTN_DTYPE_FLOAT32, 30}, {"float16", ATTN_DTYPE_FLOAT16, 20},
+    {"bfloat16", ATTN_DTYPE_BFLOAT16, 20}, {"fp8_blocks", ATTN_DTYPE_FP8_E4M3, 30}}},
+  {CHECK_QUERY, "query", MQA, {{"one_tensor", 0, 60}, {"two_tensors", 1, 40}}},
+  {CHECK_LATENT_VALUES, "latent_values", LATENT, {{"normal", CHECK_NORMAL, 40},
+    {"constant_rows", CHECK_CONSTANT_ROWS, 14}, {"sparse", CHECK_SPARSE, 14}, {"mixed_scales", CHECK_MIXED_SCALES, 16},
+    {"nan_row", CHECK_NAN_ROW, 16}}},
+  {CHECK_NEW_TOKENS, "new_tokens", LATENT, {{"0", 0, 7}, {"1", 1, 30}, {"2", 2, 10}, {"3", 3, 9}, {"4", 4, 9},
+    {"5", 5, 7}, {"6", 6, 7}, {"7", 7, 7}, {"8", 8, 7}, {"9", 9, 7}, {"20_to_60", 20, 7}}},
+  {CHECK_SPLIT_RULE, "split_rule", MQA | OP_BIT(CHECK_LAYER), {{"default", 0, 75}, {"compatible", 1, 25}}},
 };
 
 /* Pairs of values that exclude each other, beyond those of the operations' masks. */
@@ -186,6 +220,26 @@ static const exclusion exclusions[] = {
   {CHECK_LSE, 0, CHECK_ALIAS, CHECK_ALIAS_BOTH, "no lse to alias"},
   {CHECK_SIZE, 1, CHECK_ROTARY, ATTN_ROTARY_SPLIT_HALF, "a pair has two elements"},
   {CHECK_SIZE, 1, CHECK_ROTARY, ATTN_ROTARY_INTERLEAVED, "a pair has two elements"},
+  {CHECK_OP, CHECK_MQA, CHECK_IN_TYPE, ATTN_DTYPE_FP8_E4M3, "queries of latent rows are floats"},
+  {CHECK_OP, CHECK_MHA, CHECK_IN_TYPE, ATTN_DTYPE_FP8_E4M3, "queries of latent rows are floats"},
+  {CHECK_OP, CHECK_LAYER, CHECK_IN_TYPE, ATTN_DTYPE_FP8_E4M3, "queries of latent rows are floats"},
+  {CHECK_OP, CHECK_LAYER, CHECK_NEW_ROWS, CHECK_ROWS_GIVEN, "a layer attends to stored rows"},
+  {CHECK_OP, CHECK_MHA, CHECK_NEW_ROWS, CHECK_ROWS_BEFORE, "mha writes new rows, or takes them as given"},
+  {CHECK_INVARIANT, 1, CHECK_SPLIT_RULE, 1, "batch-invariant cuts are fixed"},
+  {CHECK_RANK, 7, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 16, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 41, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 64, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 128, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 192, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 256, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_RANK, 320, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_ROTARY_SIZE, 0, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_ROTARY_SIZE, 1, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_ROTARY_SIZE, 4, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_ROTARY_SIZE, 5, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_ROTARY_SIZE, 32, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
+  {CHECK_ROTARY_SIZE, 192, CHECK_LATENT_FORMAT, ATTN_FORMAT_FP8_DS_MLA, "fp8_ds_mla rows are 512 + 64"},
 };
 /* clang-format on */
 
@@ -226,7 +280,12 @@ static int allowed(const check_choice *choice, check_option option, int32_t numb
   return 1;
 }
 
-void check_draw_options(check_rng *rng, check_choice *choice) {
+/* May the option take this value, after what was chosen, with one of these operations? */
+static int drawable(const check_choice *choice, unsigned ops, check_option option, int32_t number) {
+  return allowed(choice, option, number) && (option != CHECK_OP || (ops >> number & 1u) != 0);
+}
+
+void check_draw_options(check_rng *rng, unsigned ops, check_choice *choice) {
   for (int o = 0; o < CHECK_OPTION_COUNT; o++) {
     check_option option = (check_option)o;
     choice->index[o] = CHECK_ABSENT;
@@ -236,11 +295,11 @@ void check_draw_options(check_rng *rng, check_choice *choice) {
     int count = num_values(option);
     int64_t total = 0;
     for (int i = 0; i < count; i++) {
-      total += allowed(choice, option, table[o].values[i].number) ? table[o].values[i].weight : 0;
+      total += drawable(choice, ops, option, table[o].values[i].number) ? table[o].values[i].weight : 0;
     }
     int64_t left = check_between(rng, 0, total - 1);
     for (int i = 0; i < count; i++) {
-      if (allowed(choice, option, table[o].values[i].number)) {
+      if (drawable(choice, ops, option, table[o].values[i].number)) {
         left -= table[o].values[i].weight;
         if (left < 0) {
           choice->index[o] = (int8_t)i;
@@ -410,8 +469,8 @@ void check_pairs_add(check_pairs *pairs, const check_choice *choice) {
   }
 }
 
-/* 1 when some operation has both values and nothing excludes them. */
-static int possible(check_option a, int i, check_option b, int j) {
+/* 1 when one of these operations has both values and nothing excludes them. */
+static int possible(unsigned ops, check_option a, int i, check_option b, int j) {
   int32_t first = table[a].values[i].number;
   int32_t second = table[b].values[j].number;
   if (excluded(a, first, b, second) != NULL) {
@@ -419,7 +478,7 @@ static int possible(check_option a, int i, check_option b, int j) {
   }
   for (int op = 0; op < num_values(CHECK_OP); op++) {
     int32_t number = table[CHECK_OP].values[op].number;
-    if (applies(a, number) && applies(b, number) && (a != CHECK_OP || first == number) &&
+    if ((ops >> number & 1u) != 0 && applies(a, number) && applies(b, number) && (a != CHECK_OP || first == number) &&
         excluded(CHECK_OP, number, a, first) == NULL && excluded(CHECK_OP, number, b, second) == NULL) {
       return 1;
     }
@@ -458,13 +517,13 @@ static void print_pair(const pair_row *row, json_writer *w) {
 }
 
 /* Visit the pairs of two options; the rarest so far stays in *rarest. */
-static int64_t print_pairs_of(const check_pairs *pairs, check_option a, check_option b, int all, pair_row *rarest,
-                              json_writer *w) {
+static int64_t print_pairs_of(const check_pairs *pairs, unsigned ops, check_option a, check_option b, int all,
+                              pair_row *rarest, json_writer *w) {
   int64_t found = 0;
   for (int i = 0; i < num_values(a); i++) {
     for (int j = 0; j < num_values(b); j++) {
       pair_row row = {a, b, i, j, pairs->count[a][b][i][j]};
-      if (!possible(a, i, b, j)) {
+      if (!possible(ops, a, i, b, j)) {
         continue;
       }
       found++;
@@ -477,7 +536,7 @@ static int64_t print_pairs_of(const check_pairs *pairs, check_option a, check_op
   return found;
 }
 
-void check_pairs_print(const check_pairs *pairs, int all, json_writer *w) {
+void check_pairs_print(const check_pairs *pairs, unsigned ops, int all, json_writer *w) {
   int64_t found = 0;
   pair_row rarest = {CHECK_OP, CHECK_OP, 0, 0, INT64_MAX};
   if (w != NULL) {
@@ -486,7 +545,7 @@ void check_pairs_print(const check_pairs *pairs, int all, json_writer *w) {
   }
   for (int a = 0; a < CHECK_OPTION_COUNT; a++) {
     for (int b = a + 1; b < CHECK_OPTION_COUNT; b++) {
-      found += print_pairs_of(pairs, (check_option)a, (check_option)b, all, &rarest, w);
+      found += print_pairs_of(pairs, ops, (check_option)a, (check_option)b, all, &rarest, w);
     }
   }
   char first[64];

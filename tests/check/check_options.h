@@ -61,6 +61,20 @@ typedef enum check_option {
   CHECK_ROTARY,
   CHECK_TARGET_SCALES,
   CHECK_TARGET_LAYOUT,
+  CHECK_RANK,
+  CHECK_ROTARY_SIZE,
+  CHECK_HEADS,
+  CHECK_PAGE,
+  CHECK_LATENT_FORMAT,
+  CHECK_ROTARY_TYPE,
+  CHECK_EXPANDED,
+  CHECK_CONTEXT_CHUNK,
+  CHECK_NEW_ROWS,
+  CHECK_WEIGHTS,
+  CHECK_QUERY,
+  CHECK_LATENT_VALUES,
+  CHECK_NEW_TOKENS,
+  CHECK_SPLIT_RULE,
   CHECK_OPTION_COUNT
 } check_option;
 
@@ -75,8 +89,15 @@ enum {
   CHECK_MERGE,
   CHECK_COPY,
   CHECK_SWAP,
-  CHECK_REQUANTISE
+  CHECK_REQUANTISE,
+  CHECK_MQA,
+  CHECK_MHA,
+  CHECK_LAYER
 };
+/* Masks of operations, bit CHECK_... each. Cases over rows of K and V and cases over latent rows are two streams: a case
+   is a function of its stream, seed and index. */
+#define CHECK_LATENT_OPS (1u << CHECK_MQA | 1u << CHECK_MHA | 1u << CHECK_LAYER)
+#define CHECK_KV_OPS ((1u << CHECK_MQA) - 1u)
 enum { CHECK_VALID, CHECK_REFUSED };
 enum { CHECK_OUT_STATIC = 8, CHECK_OUT_BLOCK_64 = 64, CHECK_OUT_BLOCK_128 = 128 }; /* fp8; else an attn_dtype */
 enum { CHECK_FORMAT_SAME = 0 }; /* else an attn_format; the float ones share the numbers of their attn_dtype */
@@ -131,6 +152,12 @@ enum { CHECK_ALIAS_NONE, CHECK_ALIAS_OUT, CHECK_ALIAS_BOTH };
 enum { CHECK_SLOTS_ALL, CHECK_SLOTS_FEWER, CHECK_SLOTS_PADDED, CHECK_SLOTS_NONE };
 enum { CHECK_GATHER_BOTH, CHECK_GATHER_K, CHECK_GATHER_V };
 enum { CHECK_POOLS_ONE, CHECK_POOLS_TWO };
+enum { CHECK_EXPANDED_ONE, CHECK_EXPANDED_FEW, CHECK_EXPANDED_V_SMALLER, CHECK_EXPANDED_V_LARGER, CHECK_EXPANDED_WIDE };
+enum {
+  CHECK_ROWS_GIVEN,
+  CHECK_ROWS_WRITTEN,
+  CHECK_ROWS_BEFORE
+}; /* new rows: as given, written by the call, before it */
 enum { CHECK_PAIRS_NONE, CHECK_PAIRS_ONE, CHECK_PAIRS_FEW, CHECK_PAIRS_MOST };
 
 #define CHECK_VALUES_MAX 16
@@ -141,8 +168,8 @@ typedef struct check_choice {
   int8_t index[CHECK_OPTION_COUNT];
 } check_choice;
 
-/* Draw one value of every option that applies, none excluding another. */
-void check_draw_options(check_rng *rng, check_choice *choice);
+/* Draw one of these operations and one value of every option that applies to it, none excluding another. */
+void check_draw_options(check_rng *rng, unsigned ops, check_choice *choice);
 
 /* The number of the value chosen (CHECK_ABSENT if the option does not apply) and its name. */
 int32_t check_number(const check_choice *choice, check_option option);
@@ -170,9 +197,9 @@ void check_list_options(FILE *file, int json);
 typedef struct check_pairs check_pairs;
 check_pairs *check_pairs_new(void);
 void check_pairs_add(check_pairs *pairs, const check_choice *choice);
-/* Every pair that can be drawn with its count if `all`, then the number of pairs and the rarest: as text on standard
+/* Every pair that can be drawn with these operations, with its count if `all`, then the number of pairs and the rarest: as text on standard
    output, or (w) as the member "pairs" of the open JSON object. */
-void check_pairs_print(const check_pairs *pairs, int all, json_writer *w);
+void check_pairs_print(const check_pairs *pairs, unsigned ops, int all, json_writer *w);
 void check_pairs_free(check_pairs *pairs);
 
 #endif

@@ -83,7 +83,8 @@ static double score(const check_model *m, int32_t seq, int32_t row, int32_t head
     value += (double)bias;
     extra += fabs((double)bias);
   }
-  *magnitude = sqrt(squares) * (double)m->scale * q_norm + extra;
+  double k_norm = m->k_norms != NULL ? m->k_norms[(s->k_start + k) * c->kv_heads + head / c->group] : sqrt(squares);
+  *magnitude = k_norm * (double)m->scale * q_norm + extra;
   return value;
 }
 
@@ -136,7 +137,8 @@ void check_attention_row(const check_model *m, int32_t seq, int32_t row, int32_t
       truth->smax = magnitudes[k];
     }
     const float *v = m->v + ((s->k_start + k) * c->kv_heads + head / c->group) * c->v_size;
-    double length = norm(v, c->v_size);
+    double length =
+        m->v_norms != NULL ? m->v_norms[(s->k_start + k) * c->kv_heads + head / c->group] : norm(v, c->v_size);
     truth->a += weight / sum * length;
     truth->b += weight / sum * length * (weight / sum * length);
     for (int32_t i = 0; i < c->v_size; i++) {

@@ -32,9 +32,11 @@ typedef struct check_model {
   check_rows q_rows; /* codes of fp8 queries */
   check_rows k_rows; /* codes of quantised caches */
   check_rows v_rows;
-  const float *q;             /* [tokens, q heads, size] */
-  const float *k;             /* [keys, kv heads, size] */
-  const float *v;             /* [keys, kv heads, v size] */
+  const float *q;        /* [tokens, q heads, size] */
+  const float *k;        /* [keys, kv heads, size] */
+  const float *v;        /* [keys, kv heads, v size] */
+  const double *k_norms; /* [keys, kv heads], NULL: norms of k and v. Of expanded rows the product of their factors' */
+  const double *v_norms; /* norms, which the loss of fp32 in expanding is relative to (docs/numerics.md) */
   const uint8_t *unreachable; /* [keys] or NULL: 1 where no block holds the position (unchecked mode) */
 } check_model;
 

@@ -18,6 +18,11 @@ int32_t check_default_jobs(void) {
   return processors < 1 ? 1 : processors > CHECK_MAX_JOBS ? CHECK_MAX_JOBS : (int32_t)processors;
 }
 
+/* What the caches of the cases hold. */
+static unsigned rows_of(const check_settings *s) {
+  return check_stream(s) == CHECK_LATENT_OPS ? (unsigned)ATTN_ROWS_LATENT : (unsigned)ATTN_ROWS_KV;
+}
+
 /* The backends under test: those that are built, or the one named. 0: the name is not one of them. */
 static int choose_backends(const check_settings *s, check_env *env) {
   attn_backend_info info;
@@ -25,7 +30,7 @@ static int choose_backends(const check_settings *s, check_env *env) {
     int named = strcmp(s->backend, "all") == 0 || strcmp(s->backend, info.name) == 0;
     /* A fault is planted anywhere but in the specification. */
     int spared = s->fault != NULL && strcmp(s->backend, "all") == 0 && strcmp(info.name, "REFERENCE") == 0;
-    if ((info.rows & ATTN_ROWS_KV) != 0 && named && !spared && env->num_backends < CHECK_MAX_BACKENDS) {
+    if (((unsigned)info.rows & rows_of(s)) != 0 && named && !spared && env->num_backends < CHECK_MAX_BACKENDS) {
       env->backends[env->num_backends++] = info.name;
     }
   }
@@ -36,7 +41,7 @@ static void print_accepted(const check_settings *s) {
   attn_backend_info info;
   fprintf(stderr, "attn check: --backend '%s' is not built here (accepted: all", s->backend);
   for (size_t i = 0; attn_backend_get(i, &info); i++) {
-    if ((info.rows & ATTN_ROWS_KV) != 0) {
+    if (((unsigned)info.rows & rows_of(s)) != 0) {
       fprintf(stderr, ", %s", info.name);
     }
   }
@@ -49,14 +54,14 @@ static void print_accepted(const check_settings *s) {
 /* One past the last index, so that as many cases are run as were asked for. 0: such cases hardly occur. */
 static uint64_t end_of_cases(const check_settings *s) {
   uint64_t end = s->one_case ? s->only + 1 : s->cases;
-  if (!s->one_case && (s->ops != ~0u || s->num_with > 0)) {
+  if (!s->one_case && ((s->ops & check_stream(s)) != check_stream(s) || s->num_with > 0)) {
     uint64_t found = 0;
     check_case c;
     for (end = 0; found < s->cases; end++) {
       if (end / MOST_DRAWS > found) {
         return 0;
       }
-      check_case_draw(&c, s->seed, end);
+      check_case_draw(&c, check_stream(s), s->seed, end);
       found += (uint64_t)check_wanted(s, &c);
     }
   }
@@ -79,12 +84,12 @@ static int print_pairs(const check_settings *s, const check_shared *shared, json
   }
   check_case c;
   for (uint64_t index = 0; index < shared->end; index++) {
-    check_case_draw(&c, s->seed, index);
+    check_case_draw(&c, check_stream(s), s->seed, index);
     if (check_wanted(s, &c)) {
       check_pairs_add(pairs, &c.choice);
     }
   }
-  check_pairs_print(pairs, s->pairs, w);
+  check_pairs_print(pairs, check_stream(s), s->pairs, w);
   check_pairs_free(pairs);
   return 1;
 }
@@ -158,7 +163,7 @@ static double seconds(void) {
 /* What a single case is, for whoever repeats a failure. */
 static void print_case(const check_settings *s) {
   check_case c;
-  check_case_draw(&c, s->seed, s->only);
+  check_case_draw(&c, check_stream(s), s->seed, s->only);
   check_print_choice(&c.choice, stdout);
   printf("q heads %d, KV heads %d, sizes %d and %d, block size %d, tokens %lld; q_len:kv_len", (int)c.q_heads,
          (int)c.kv_heads, (int)c.size, (int)c.v_size, (int)c.block_size, (long long)c.tokens);
@@ -220,9 +225,11 @@ typedef struct fault_row {
 } fault_row;
 
 #define FAULT_ROW(name, spelling, what) {name, spelling, what},
-static const fault_row faults[] = {ATTN_FAULT_LIST(FAULT_ROW)};
+static const fault_row faults[] = {ATTN_FAULT_LIST(FAULT_ROW) ATTN_FAULT_LATENT_LIST(FAULT_ROW)};
+static const fault_row latent_faults[] = {ATTN_FAULT_LATENT_LIST(FAULT_ROW)};
 #undef FAULT_ROW
 static const size_t num_faults = sizeof faults / sizeof *faults;
+static const size_t num_latent_faults = sizeof latent_faults / sizeof *latent_faults;
 
 int attn_check_plant(const char *name) {
   for (size_t i = 0; i < num_faults; i++) {
@@ -255,10 +262,13 @@ static int run_faults(const check_settings *s, check_env *env, check_shared *sha
   size_t chosen = 0;
   size_t caught = 0;
   int list = strcmp(s->fault, "list") == 0;
+  int all = strcmp(s->fault, "all") == 0;
+  int latent = check_stream(s) == CHECK_LATENT_OPS;
   for (size_t i = 0; i < num_faults; i++) {
+    int is_latent = i >= num_faults - num_latent_faults; /* only cases over latent rows show it */
     if (list) {
       printf("%-18s %s\n", faults[i].name, faults[i].what);
-    } else if (strcmp(s->fault, "all") == 0 || strcmp(s->fault, faults[i].name) == 0) {
+    } else if (all ? is_latent == latent : strcmp(s->fault, faults[i].name) == 0) {
       chosen++;
       caught += (size_t)run_fault(s, env, shared, &faults[i]);
     }

@@ -29,6 +29,11 @@ typedef struct check_settings {
   int json; /* one JSON object on standard output; failures are in it instead of lines of their own */
 } check_settings;
 
+/* The stream that the cases are drawn from: over latent rows where only such operations are asked for. */
+static inline unsigned check_stream(const check_settings *settings) {
+  return (settings->ops & CHECK_KV_OPS) == 0 ? CHECK_LATENT_OPS : CHECK_KV_OPS;
+}
+
 /* Worker processes that suit this machine. */
 int32_t check_default_jobs(void);
 

@@ -7,6 +7,7 @@
 #include "check_compare.h"
 #include "check_float.h"
 #include "check_fp8.h"
+#include "check_latent.h"
 
 /* Read one output's owned elements, put the canary back over them, and find the whole memory untouched. */
 static int read_output(check_env *env, const check_case *c, const char *name, const check_tensor *t, int64_t size,
@@ -67,9 +68,10 @@ static int run_once(check_env *env, const check_case *c, check_laid *l, const at
   check_fill_canary(&l->out, salt);
   check_fill_canary(&l->lse, salt);
   check_fill_canary(&l->out_scale, salt);
-  attn_status status = attn_run(plan, &l->args, workspace, &message);
+  attn_status status = l->latent != NULL ? check_latent_call(plan, l->latent, workspace, &message)
+                                         : attn_run(plan, &l->args, workspace, &message);
   if (status != ATTN_OK) {
-    return check_fail(env, "attn_run refused a valid call: %s: %s", attn_status_name(status), message.text);
+    return check_fail(env, "a valid call was refused: %s: %s", attn_status_name(status), message.text);
   }
   return read_output(env, c, "out", &l->out, c->v_size, salt, result->out) &&
          (l->args.lse == NULL || read_output(env, c, "lse", &l->lse, 1, salt, result->lse)) &&
@@ -147,8 +149,9 @@ static int run_plan(check_env *env, check_arena *arena, const check_case *c, che
                           message.text);
       }
     }
-    if (!run_once(env, c, l, plan, workspace, (unsigned)run + 1, &again) || !inputs_kept(env, l) ||
-        (run > 0 && !same_bits(env, c, result, &again))) {
+    if (!run_once(env, c, l, plan, workspace, (unsigned)run + 1, &again) ||
+        (l->latent != NULL && (!check_latent_written(env, c, l) || !check_latent_kept(env, l->latent))) ||
+        !inputs_kept(env, l) || (run > 0 && !same_bits(env, c, result, &again))) {
       return 0;
     }
   }
@@ -161,6 +164,7 @@ int check_call(check_env *env, check_arena *arena, const check_case *c, check_la
   attn_plan_options options = ATTN_PLAN_OPTIONS_INIT;
   options.backend = env->backends[env->backend];
   options.num_splits = l->num_splits;
+  options.split_rule = l->split_rule;
   options.own_workspace = workspace_of(c) == WORKSPACE_OWN;
   attn_plan *plan = NULL;
   attn_status status = attn_plan_create(context, &l->problem, &l->limits, &options, &plan, &message);
@@ -267,7 +271,7 @@ int check_run_attention(check_env *env, check_case *c, check_arena *arena) {
   int valid = check_is(c, CHECK_EXPECT, CHECK_VALID);
   int odd_ids = valid && !invariant && check_is(c, CHECK_CHECKED, 1) && check_chance(&c->rng, 70);
   check_model_draw(arena, c, &model);
-  check_lay(arena, c, &model, check_number(&c->choice, CHECK_STRIDE), pool_class, odd_ids, &laid);
+  check_lay(arena, c, &model, check_number(&c->choice, CHECK_STRIDE), pool_class, odd_ids, NULL, &laid);
   attn_context *context = check_context(env, check_number(&c->choice, CHECK_THREADS));
   if (context == NULL) {
     return 0;
@@ -295,4 +299,54 @@ int check_run_attention(check_env *env, check_case *c, check_arena *arena) {
     }
   }
   return 1;
+}
+
+/* ---- latent rows ------------------------------------------------------------------------------------------------- */
+
+static int make_weights(check_env *env, const check_case *c, check_latent *l, attn_context *context) {
+  attn_mla_weights_args args = ATTN_MLA_WEIGHTS_ARGS_INIT;
+  attn_message message = {ATTN_OK, ""};
+  args.num_heads = c->q_heads;
+  args.kv_lora_rank = c->rank;
+  args.qk_nope_head_dim = c->nope;
+  args.v_head_dim = c->v_size;
+  args.w_kv_b = &l->w_kv_b.dl;
+  args.w_scale = l->w_kv_b.dtype == ATTN_DTYPE_FP8_E4M3 ? &l->w_scale.dl : NULL;
+  attn_status status = attn_mla_weights_create(context, &args, &l->weights, &message);
+  return status == ATTN_OK || check_fail(env, "attn_mla_weights_create refused valid weights: %s: %s",
+                                         attn_status_name(status), message.text);
+}
+
+static int run_latent(check_env *env, check_case *c, check_arena *arena, const check_model *model, check_laid *laid,
+                      attn_context *context) {
+  truths t = ask_oracle(arena, c, model);
+  check_rng rng = c->rng;
+  for (env->backend = 0; env->backend < env->num_backends; env->backend++) {
+    check_result result;
+    c->rng = rng;
+    int thorough = !is_reference(env) || c->index % 8 == 0;
+    if (!check_call(env, arena, c, laid, context, thorough, &result) || !judge(env, c, laid, &t, &result)) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+int check_run_latent(check_env *env, check_case *c, check_arena *arena) {
+  check_model model;
+  check_latent latent;
+  check_laid laid;
+  attn_context *context = check_context(env, check_number(&c->choice, CHECK_THREADS));
+  if (context == NULL) {
+    return 0;
+  }
+  check_latent_draw(arena, c, &model, &latent);
+  if (c->op != CHECK_MQA && !make_weights(env, c, &latent, context)) {
+    return 0;
+  }
+  check_lay(arena, c, &model, check_number(&c->choice, CHECK_STRIDE), check_number(&c->choice, CHECK_POOL), 0, &latent,
+            &laid);
+  int passed = run_latent(env, c, arena, &model, &laid, context);
+  attn_mla_weights_destroy(latent.weights);
+  return passed;
 }

@@ -72,14 +72,14 @@ static void add_dominant(check_case *c, float scale, const float *q, float *k) {
   }
 }
 
-static void thin_out(check_rng *rng, float *x, int64_t count) {
+void check_thin_out(check_rng *rng, float *x, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     int64_t kind = check_between(rng, 0, 9);
     x[i] = kind < 6 ? 0.0f : kind < 7 ? -0.0f : x[i];
   }
 }
 
-static void scale_rows(check_rng *rng, float *x, int64_t rows, int64_t size) {
+void check_scale_rows(check_rng *rng, float *x, int64_t rows, int64_t size) {
   for (int64_t r = 0; r < rows; r++) {
     float factor = ldexpf(1.0f, (int)check_between(rng, -9, 7));
     for (int64_t i = 0; i < size; i++) {
@@ -173,13 +173,13 @@ void check_values_draw(check_arena *arena, check_case *c, check_model *m, float 
       v[i] = sign * (base - fabsf(v[i]) * 100.0f);
     }
   } else if (kind == CHECK_SPARSE) {
-    thin_out(rng, q, nq);
-    thin_out(rng, k, nk);
-    thin_out(rng, v, nv);
+    check_thin_out(rng, q, nq);
+    check_thin_out(rng, k, nk);
+    check_thin_out(rng, v, nv);
   } else if (kind == CHECK_MIXED_SCALES) {
-    scale_rows(rng, q, c->tokens * c->q_heads, c->size);
-    scale_rows(rng, k, c->keys * c->kv_heads, c->size);
-    scale_rows(rng, v, c->keys * c->kv_heads, c->v_size);
+    check_scale_rows(rng, q, c->tokens * c->q_heads, c->size);
+    check_scale_rows(rng, k, c->keys * c->kv_heads, c->size);
+    check_scale_rows(rng, v, c->keys * c->kv_heads, c->v_size);
   } else if (kind == CHECK_NAN_ROW) {
     add_nan(c, q, k);
   }

@@ -24,9 +24,10 @@ static void note_failure(check_shared *shared, uint64_t index) {
 }
 
 void check_repeat_line(const check_settings *s, uint64_t index, char *line, size_t bytes) {
-  snprintf(line, bytes, "attn check --backend %s --seed %llu --case %llu%s%s%s", s->backend,
-           (unsigned long long)s->seed, (unsigned long long)index, s->own_executor ? " --executor own" : "",
-           s->fault != NULL ? " --fault " : "", s->fault != NULL ? s->fault : "");
+  snprintf(line, bytes, "attn check%s --backend %s --seed %llu --case %llu%s%s%s",
+           check_stream(s) == CHECK_LATENT_OPS ? " --op latent" : "", s->backend, (unsigned long long)s->seed,
+           (unsigned long long)index, s->own_executor ? " --executor own" : "", s->fault != NULL ? " --fault " : "",
+           s->fault != NULL ? s->fault : "");
 }
 
 /* One line: what differed and the command that repeats it. */
@@ -34,7 +35,7 @@ static void print_failure(const check_settings *s, const check_failure *failure)
   check_case c;
   char repeat[CHECK_FAILURE_BYTES];
   char line[3 * CHECK_FAILURE_BYTES];
-  check_case_draw(&c, s->seed, failure->index);
+  check_case_draw(&c, check_stream(s), s->seed, failure->index);
   check_repeat_line(s, failure->index, repeat, sizeof repeat);
   int bytes = snprintf(line, sizeof line, "FAIL case %llu (%s%s%s): %s   [repeat: %s]\n",
                        (unsigned long long)failure->index, check_value_name(&c.choice, CHECK_OP),
@@ -78,7 +79,7 @@ static void run_indices(const check_settings *s, check_env *env, check_shared *s
       break;
     }
     check_case c;
-    check_case_draw(&c, s->seed, index);
+    check_case_draw(&c, check_stream(s), s->seed, index);
     if (!check_wanted(s, &c)) {
       continue;
     }
