@@ -94,8 +94,8 @@ enum {
   CHECK_MHA,
   CHECK_LAYER
 };
-/* Masks of operations, bit CHECK_... each. Cases over rows of K and V and cases over latent rows are two streams: a case
-   is a function of its stream, seed and index. */
+/* Masks of operations, bit CHECK_... each. Cases over rows of K and V and cases over latent rows are two streams: a
+   case is a function of its stream, seed and index. */
 #define CHECK_LATENT_OPS (1u << CHECK_MQA | 1u << CHECK_MHA | 1u << CHECK_LAYER)
 #define CHECK_KV_OPS ((1u << CHECK_MQA) - 1u)
 enum { CHECK_VALID, CHECK_REFUSED };
@@ -197,8 +197,8 @@ void check_list_options(FILE *file, int json);
 typedef struct check_pairs check_pairs;
 check_pairs *check_pairs_new(void);
 void check_pairs_add(check_pairs *pairs, const check_choice *choice);
-/* Every pair that can be drawn with these operations, with its count if `all`, then the number of pairs and the rarest: as text on standard
-   output, or (w) as the member "pairs" of the open JSON object. */
+/* Every pair that can be drawn with these operations, with its count if `all`, then the number of pairs and the
+   rarest: as text on standard output, or (w) as the member "pairs" of the open JSON object. */
 void check_pairs_print(const check_pairs *pairs, unsigned ops, int all, json_writer *w);
 void check_pairs_free(check_pairs *pairs);
 
