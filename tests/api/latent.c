@@ -132,6 +132,7 @@ static void make_pool(latent *s, attn_format format, int separate) {
   s->static_scale = s->static_scale > 0 ? s->static_scale : 0.03f;
   s->table = room((size_t)s->num_seqs * (size_t)s->width * sizeof *s->table);
   int32_t step = s->blocks % 5 != 0 ? 5 : s->blocks % 7 != 0 ? 7 : 1;
+  step = s->table_step > 0 ? s->table_step : step;
   for (int32_t i = 0; i < s->num_seqs; i++) { /* columns beyond the keys hold nonsense */
     for (int32_t c = 0; c < s->width; c++) {
       int used = c < (s->kv_len[i] + p->block_size - 1) / p->block_size;

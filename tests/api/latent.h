@@ -20,6 +20,7 @@ typedef struct latent {
   int two_queries;      /* mqa: q in two tensors */
   attn_dtype source;    /* of kv_c and k_pe */
   const int32_t *names; /* q and rows are drawn from a sequence's name, position and head; NULL: one after the other */
+  int32_t table_step;   /* 0: any; else block i of the tables is block i * step of the pool, modulo its blocks */
   int32_t first_name_head;        /* what the first head's queries are drawn as */
   void (*edit)(struct latent *s); /* what to change of q and rows before they are stored */
   uint32_t random;

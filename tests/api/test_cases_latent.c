@@ -53,9 +53,49 @@ static void case_024_latent_rows_that_see_nothing(void **state) {
   }
 }
 
+static void case_026_latent_leading_rows_masked_with_sinks(void **state) {
+  static const int32_t q[] = {70, 1}, kv[] = {6, 40};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    latent s;
+    latent_init(&s, (attn_mla_form)form, 2, 24, 6, 10, 12);
+    latent_seqs(&s, 2, q, kv);
+    s.problem.has_sinks = 1;
+    run_both(&s, ATTN_FORMAT_FLOAT32, "leading rows");
+  }
+}
+
+static void case_031_latent_splits_empty_by_window(void **state) {
+  static const int32_t q[] = {1, 3}, kv[] = {500, 90};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form += ATTN_MLA_LAYER - ATTN_MLA_MQA) {
+    for (int rule = ATTN_SPLIT_DEFAULT; rule <= ATTN_SPLIT_COMPATIBLE; rule++) {
+      latent s;
+      latent_init(&s, (attn_mla_form)form, 3, 24, 6, 10, 12);
+      latent_seqs(&s, 2, q, kv);
+      s.problem.window_left = 3;
+      s.options.num_splits = 16;
+      s.options.split_rule = (attn_split_rule)rule;
+      run_both(&s, ATTN_FORMAT_BFLOAT16, "window and splits");
+    }
+  }
+}
+
+static void case_033_latent_split_counts_beyond_any_bucket(void **state) {
+  static const int32_t q[] = {1, 2}, kv[] = {300, 33}, splits[] = {65, 129, 161, 257, 4096};
+  (void)state;
+  for (int i = 0; i < 5; i++) {
+    latent s;
+    latent_init(&s, ATTN_MLA_MQA, 2, 24, 6, 10, 12);
+    latent_seqs(&s, 2, q, kv);
+    s.options.num_splits = splits[i];
+    run_both(&s, ATTN_FORMAT_FLOAT32, "many splits");
+  }
+}
+
 static void large_queries(latent *s) {
   for (int64_t i = 0; i < (int64_t)s->tokens * s->problem.num_q_heads * 30; i++) {
-    s->q[i] *= 100.0f;
+    s->q[i] *= 128.0f; /* exact in any type */
   }
 }
 
@@ -84,6 +124,32 @@ static void case_037_latent_every_split_count(void **state) {
   }
 }
 
+/* 16-bit queries and output, scores of hundreds: a 16-bit lse would be off by one. */
+static void case_047_latent_lse_is_float32(void **state) {
+  static const int32_t q[] = {1, 3}, kv[] = {200, 37};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_MHA; form++) {
+    latent s;
+    latent_init(&s, (attn_mla_form)form, 4, 24, 6, 24, 12);
+    latent_seqs(&s, 2, q, kv);
+    s.problem.q_dtype = ATTN_DTYPE_BFLOAT16;
+    s.edit = large_queries;
+    run_both(&s, ATTN_FORMAT_BFLOAT16, "lse");
+  }
+}
+
+/* Two sequences of three tokens: two rows of the table. */
+static void case_064_latent_one_table_row_per_sequence(void **state) {
+  static const int32_t q[] = {3, 3}, kv[] = {20, 14};
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    latent s;
+    latent_init(&s, (attn_mla_form)form, 3, 24, 6, 10, 12);
+    latent_seqs(&s, 2, q, kv);
+    run_both(&s, ATTN_FORMAT_FLOAT16, "three tokens each");
+  }
+}
+
 static void huge_last_row(latent *s) {
   for (int32_t i = 0; i < 24; i++) {
     s->rows[(int64_t)(s->keys - 1) * 30 + i] = 30000.0f;
@@ -108,6 +174,34 @@ static void case_065_latent_verify_step_is_causal(void **state) {
       CHECK(memcmp(s[0].out + row, s[1].out + row, row * sizeof(float)) != 0, "row 1 does not see itself");
       latent_free(&s[0]);
       latent_free(&s[1]);
+    }
+  }
+}
+
+/* The same sequence with its pages in ten orders: bits. */
+static void case_067_latent_pages_anywhere(void **state) {
+  static const int32_t steps[] = {1, 5, 7, 11, 13, 17, 19, 23, 25, 29}; /* no divisor in common with 48 blocks */
+  const int32_t q = 2, kv = 130;
+  (void)state;
+  for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
+    size_t bytes = 2u * 3u * (form == ATTN_MLA_MQA ? 24u : 12u) * sizeof(float);
+    for (int b = 0; b < BACKENDS; b++) {
+      float first[2 * 3 * 24];
+      for (int i = 0; i < 10; i++) {
+        latent s;
+        latent_init(&s, (attn_mla_form)form, 3, 24, 6, 10, 12);
+        latent_seqs(&s, 1, &q, &kv);
+        s.problem.block_size = 3;
+        s.table_step = steps[i];
+        latent_fill(&s, ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 0);
+        assert_int_equal(s.blocks, 48);
+        latent_run(&s, backends[b]);
+        if (i == 0) {
+          memcpy(first, s.out, bytes);
+        }
+        CHECK(memcmp(first, s.out, bytes) == 0, "form %d, %s, step %d: other bits", form, backends[b], (int)steps[i]);
+        latent_free(&s);
+      }
     }
   }
 }
@@ -154,6 +248,44 @@ static void case_080_latent_k_size_differs_from_v_size(void **state) {
       latent_init(&s, (attn_mla_form)form, 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
       latent_seqs(&s, 2, q, kv);
       run_both(&s, ATTN_FORMAT_BFLOAT16, "sizes");
+    }
+  }
+}
+
+static void case_092_latent_scale_of_the_query_width(void **state) {
+  const int32_t q = 1, kv = 2;
+  latent s;
+  (void)state;
+  latent_init(&s, ATTN_MLA_LAYER, 2, 512, 64, 128, 128);
+  latent_seqs(&s, 1, &q, &kv);
+  assert_true(s.problem.scale == (float)(1.0 / sqrt(192.0)));
+  run_both(&s, ATTN_FORMAT_FLOAT32, "192");
+}
+
+static void case_094_latent_nope_192_and_v_256(void **state) {
+  static const int32_t q[] = {1, 20}, kv[] = {9, 30};
+  (void)state;
+  for (int form = ATTN_MLA_MHA; form <= ATTN_MLA_LAYER; form++) {
+    latent s;
+    latent_init(&s, (attn_mla_form)form, 2, 512, 64, 192, 256);
+    latent_seqs(&s, 2, q, kv);
+    run_both(&s, ATTN_FORMAT_FP8_DS_MLA, "192 and 256");
+  }
+}
+
+/* 40 cached and 24 new tokens: expanded in chunks, and a layer that goes absorbed, both near the same answer. */
+static void case_096_latent_absorbed_and_expanded(void **state) {
+  static const int32_t chunks[] = {8, 16, 64};
+  const int32_t q = 24, kv = 64;
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    for (int form = ATTN_MLA_MHA; form <= ATTN_MLA_LAYER; form++) {
+      latent s;
+      latent_init(&s, (attn_mla_form)form, 4, 64, 8, 16, 16);
+      latent_seqs(&s, 1, &q, &kv);
+      s.problem.context_chunk = chunks[i];
+      s.problem.batch_invariant = form == ATTN_MLA_LAYER; /* then all goes absorbed */
+      run_both(&s, ATTN_FORMAT_FLOAT32, "both forms");
     }
   }
 }
@@ -272,11 +404,20 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(case_022_latent_later_chunk_is_empty),
       cmocka_unit_test(case_024_latent_rows_that_see_nothing),
+      cmocka_unit_test(case_026_latent_leading_rows_masked_with_sinks),
+      cmocka_unit_test(case_031_latent_splits_empty_by_window),
+      cmocka_unit_test(case_033_latent_split_counts_beyond_any_bucket),
       cmocka_unit_test(case_035_latent_large_queries_in_split_merge),
       cmocka_unit_test(case_037_latent_every_split_count),
+      cmocka_unit_test(case_047_latent_lse_is_float32),
+      cmocka_unit_test(case_064_latent_one_table_row_per_sequence),
       cmocka_unit_test(case_065_latent_verify_step_is_causal),
+      cmocka_unit_test(case_067_latent_pages_anywhere),
       cmocka_unit_test(case_077_latent_head_counts),
       cmocka_unit_test(case_080_latent_k_size_differs_from_v_size),
+      cmocka_unit_test(case_092_latent_scale_of_the_query_width),
+      cmocka_unit_test(case_094_latent_nope_192_and_v_256),
+      cmocka_unit_test(case_096_latent_absorbed_and_expanded),
       cmocka_unit_test(case_097_latent_every_format_at_576),
       cmocka_unit_test(case_100_latent_one_scale_for_both_roles),
       cmocka_unit_test(case_118_latent_values_sum_beyond_65504),
