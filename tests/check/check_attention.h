@@ -16,6 +16,9 @@ void check_masks_draw(check_arena *arena, check_case *c, check_model *model);
 /* For a static fp8 output of these values [keys, kv heads, v size]: scales of all kinds. */
 float check_output_scale_draw(check_case *c, const float *v);
 
+/* The `width` elements of each position of a sequence become those of its first. */
+void check_repeat_rows(const check_case *c, float *x, int64_t width);
+
 /* Most elements become zeros of either sign; each row is multiplied by a power of two of its own. */
 void check_thin_out(check_rng *rng, float *x, int64_t count);
 void check_scale_rows(check_rng *rng, float *x, int64_t rows, int64_t size);

@@ -27,7 +27,8 @@ static int32_t rotary_at(const check_case *c) {
                                                : padded(code_bytes(c));
 }
 
-int32_t check_latent_row_bytes(const check_case *c, const check_latent *l) {
+/* Bytes of a stored row, all paddings included, and an inline scale. */
+static int32_t row_bytes_of(const check_case *c, const check_latent *l) {
   int32_t elements = c->rank + c->rotary;
   if (check_format_per_row(c->k_format)) {
     return padded(rotary_at(c) + 2 * (int64_t)c->rotary) + (l->separate ? 0 : 4);
@@ -55,7 +56,7 @@ static void store_per_row(const check_case *c, const check_latent *l, const floa
   memcpy(scale, &bits, sizeof bits);
   store_rotary(c, l, given, bytes, seen);
   if (!l->separate) {
-    memcpy(bytes + check_latent_row_bytes(c, l) - 4, &bits, sizeof bits);
+    memcpy(bytes + row_bytes_of(c, l) - 4, &bits, sizeof bits);
   }
 }
 
@@ -85,8 +86,9 @@ static void store_tiles(const check_case *c, const check_latent *l, const float 
   store_rotary(c, l, given, bytes, seen);
 }
 
-void check_latent_store(const check_case *c, const check_latent *l, const float *given, uint8_t *bytes, float *scale,
-                        float *seen) {
+/* Bytes, the scale where that lies apart, and what a reader gets. */
+static void store_row(const check_case *c, const check_latent *l, const float *given, uint8_t *bytes, float *scale,
+                      float *seen) {
   memset(bytes, 0, (size_t)l->row_bytes);
   *scale = 0.0f;
   if (check_format_per_row(c->k_format)) {
@@ -123,7 +125,8 @@ static void draw_block_scales(check_arena *arena, check_case *c, check_latent *l
   }
 }
 
-float *check_latent_weights(check_arena *arena, check_case *c, check_latent *l) {
+/* A projection of the case's heads in its type, decoded to [heads * (nope + v), rank]. */
+static float *draw_weights(check_arena *arena, check_case *c, check_latent *l) {
   attn_dtype type = (attn_dtype)check_number(&c->choice, CHECK_WEIGHTS);
   int64_t rows = (int64_t)c->q_heads * (c->nope + c->v_size);
   int64_t shape[2] = {rows, c->rank};
@@ -152,15 +155,6 @@ float *check_latent_weights(check_arena *arena, check_case *c, check_latent *l) 
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static void repeat_rows(const check_case *c, float *rows, int64_t size) {
-  for (int32_t s = 0; s < c->num_seqs; s++) {
-    float *first = rows + c->seqs[s].k_start * size;
-    for (int64_t i = size; i < c->seqs[s].kv_len * size; i++) {
-      first[i] = first[i - size];
-    }
-  }
-}
-
 static void draw_values(check_case *c, float *q, float *rows) {
   int64_t size = c->rank + c->rotary;
   int64_t nq = c->tokens * c->q_heads * c->size;
@@ -174,7 +168,7 @@ static void draw_values(check_case *c, float *q, float *rows) {
   }
   switch (check_number(&c->choice, CHECK_LATENT_VALUES)) {
   case CHECK_CONSTANT_ROWS:
-    repeat_rows(c, rows, size);
+    check_repeat_rows(c, rows, size);
     break;
   case CHECK_SPARSE:
     check_thin_out(rng, q, nq);
@@ -210,7 +204,7 @@ static void store_rows(check_arena *arena, check_case *c, check_latent *l, float
     for (size_t e = 0; e < size; e++) {
       given[(size_t)i * size + e] = check_rounded(l->source, given[(size_t)i * size + e]);
     }
-    check_latent_store(c, l, given + (size_t)i * size, bytes + i * l->row_bytes, &scales[i], seen + (size_t)i * size);
+    store_row(c, l, given + (size_t)i * size, bytes + i * l->row_bytes, &scales[i], seen + (size_t)i * size);
   }
   l->given = given;
   l->seen = seen;
@@ -232,27 +226,16 @@ static float product(const float *w, const float *row, int32_t rank) {
   return (float)sum;
 }
 
-static double norm(const float *x, int32_t count) {
-  double sum = 0.0;
-  for (int32_t i = 0; i < count; i++) {
-    sum += isnan(x[i]) ? 0.0 : (double)x[i] * (double)x[i];
-  }
-  return sqrt(sum);
-}
-
-/* Norm of `count` rows of the projection. */
-static double norm_of_rows(const float *w, int32_t count, int32_t rank) {
-  return norm(w, count * rank);
-}
-
 /* Keys and values of all heads from the latent rows, and the norms that the bounds are relative to: a sum over the
    latent elements is rounded relative to the product of its factors' norms. */
-static void expand(const check_case *c, const check_latent *l, const float *w, float *k, float *v, double *k_norms,
-                   double *v_norms) {
+static void expand(const check_case *c, const check_latent *l, const float *w, const double *w_norms, float *k,
+                   float *v, double *k_norms, double *v_norms) {
   for (int32_t s = 0; s < c->num_seqs; s++) {
     for (int32_t p = 0; p < c->seqs[s].kv_len; p++) {
       const float *row = attended(c, l, &c->seqs[s], p);
       int64_t key = c->seqs[s].k_start + p;
+      double latent = check_norm(row, c->rank);
+      double rotary = check_norm(row + c->rank, c->rotary);
       for (int32_t h = 0; h < c->kv_heads; h++) {
         float *to_k = k + (key * c->kv_heads + h) * c->size;
         float *to_v = v + (key * c->kv_heads + h) * c->v_size;
@@ -269,11 +252,8 @@ static void expand(const check_case *c, const check_latent *l, const float *w, f
         for (int32_t d = 0; d < c->v_size; d++) {
           to_v[d] = product(of_head + (int64_t)(c->nope + d) * c->rank, row, c->rank);
         }
-        double latent = norm(row, c->rank);
-        double rotary = norm(row + c->rank, c->rotary);
-        k_norms[key * c->kv_heads + h] = hypot(norm_of_rows(of_head, c->nope, c->rank) * latent, rotary);
-        v_norms[key * c->kv_heads + h] =
-            norm_of_rows(of_head + (int64_t)c->nope * c->rank, c->v_size, c->rank) * latent;
+        k_norms[key * c->kv_heads + h] = hypot(w_norms[2 * h] * latent, rotary);
+        v_norms[key * c->kv_heads + h] = w_norms[2 * h + 1] * latent;
       }
     }
   }
@@ -290,7 +270,7 @@ static void draw_kinds(check_case *c, check_latent *l) {
   l->has_static = c->k_format == ATTN_FORMAT_FP8_E4M3 && check_chance(&c->rng, 75);
   l->static_scale =
       l->has_static ? ldexpf(1.0f + (float)check_uniform(&c->rng), (int)check_between(&c->rng, -7, 0)) : 1.0f;
-  l->row_bytes = check_latent_row_bytes(c, l);
+  l->row_bytes = row_bytes_of(c, l);
 }
 
 void check_latent_draw(check_arena *arena, check_case *c, check_model *m, check_latent *l) {
@@ -307,9 +287,15 @@ void check_latent_draw(check_arena *arena, check_case *c, check_model *m, check_
     q[i] = check_rounded((attn_dtype)check_number(&c->choice, CHECK_IN_TYPE), q[i]);
   }
   store_rows(arena, c, l, rows);
-  const float *w = c->op == CHECK_MQA ? NULL : check_latent_weights(arena, c, l);
+  const float *w = c->op == CHECK_MQA ? NULL : draw_weights(arena, c, l);
   double *norms = check_alloc(arena, (size_t)(2 * c->keys * c->kv_heads), sizeof *norms);
-  expand(c, l, w, k, v, norms, norms + c->keys * c->kv_heads);
+  double *w_norms = check_alloc(arena, (size_t)(2 * c->kv_heads), sizeof *w_norms); /* of each head's W_UK and W_UV */
+  for (int32_t h = 0; w != NULL && h < c->kv_heads; h++) {
+    const float *of_head = w + (int64_t)h * (c->nope + c->v_size) * c->rank;
+    w_norms[2 * h] = check_norm(of_head, (int64_t)c->nope * c->rank);
+    w_norms[2 * h + 1] = check_norm(of_head + (int64_t)c->nope * c->rank, (int64_t)c->v_size * c->rank);
+  }
+  expand(c, l, w, w_norms, k, v, norms, norms + c->keys * c->kv_heads);
   if (w != NULL) {
     m->k_norms = norms;
     m->v_norms = norms + c->keys * c->kv_heads;

@@ -37,16 +37,6 @@ typedef struct check_latent {
 /* Draw everything of the model and of the rows. */
 void check_latent_draw(check_arena *arena, check_case *c, check_model *model, check_latent *latent);
 
-/* Bytes of a stored row, all paddings included, and an inline scale. */
-int32_t check_latent_row_bytes(const check_case *c, const check_latent *latent);
-
-/* Store one row: bytes, its scale where that lies apart, and what a reader gets. */
-void check_latent_store(const check_case *c, const check_latent *latent, const float *given, uint8_t *bytes,
-                        float *scale, float *seen);
-
-/* A projection of the case's heads in its type, decoded to [heads * (nope + v), rank]. */
-float *check_latent_weights(check_arena *arena, check_case *c, check_latent *latent);
-
 /* The steps of check_lay(): queries, cache and new rows; the problem's fields; arguments that all calls share. */
 struct check_lay_state;
 void check_lay_latent(struct check_lay_state *y, int pool_class);

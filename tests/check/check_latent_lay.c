@@ -7,9 +7,7 @@
 #include "check_float.h"
 #include "check_latent.h"
 #include "check_lay.h"
-
-/* Distance that the farthest block reaches: offsets that do not fit 32 bits. */
-#define HUGE_POOL_BYTES ((int64_t)1 << 33)
+#include "check_pool.h"
 
 /* ---- queries and outputs ----------------------------------------------------------------------------------------- */
 
@@ -85,14 +83,8 @@ static void make_pool(check_lay_state *y, int pool_class) {
   int64_t shape[3] = {l->num_blocks, c->block_size, l->latent->row_bytes / element};
   int64_t strides[3];
   unsigned char *first = NULL;
-  int keeps = pool_class == CHECK_PADDED_ROWS || pool_class == CHECK_GAPPED_ELEMENTS;
-  check_strides(&c->rng, keeps ? pool_class : CHECK_COMPACT, 3, shape, strides);
-  if (pool_class == CHECK_PADDED_BLOCKS) {
-    strides[0] += check_between(&c->rng, 1, 50);
-  } else if (pool_class == CHECK_HUGE_BLOCKS && shape[0] > 0) {
-    int64_t far = HUGE_POOL_BYTES / element / shape[0];
-    strides[0] = far > strides[0] ? far : strides[0];
-  } else if ((pool_class == CHECK_LAYERS || pool_class == CHECK_INTERLEAVED) && shape[0] > 0) {
+  check_pool_strides(&c->rng, pool_class, 3, shape, (size_t)element, strides);
+  if ((pool_class == CHECK_LAYERS || pool_class == CHECK_INTERLEAVED) && shape[0] > 0) {
     int64_t block = (strides[0] * element + 3) / 4 * 4; /* the blocks of other layers lie between */
     int64_t layers = check_between(&c->rng, 2, 3);
     int64_t before = block * check_between(&c->rng, 0, layers - 1);

@@ -38,8 +38,7 @@ int check_mask_shows(const check_model *m, int32_t seq, int64_t q, int64_t k) {
   return ((!causal || k <= q) && in_window(m, q, k) && in_chunk(m, causal, q, k)) || in_prefix(m, seq, q, k);
 }
 
-/* Euclidean norm of the elements that are numbers. */
-static double norm(const float *x, int64_t n) {
+double check_norm(const float *x, int64_t n) {
   double sum = 0.0;
   for (int64_t i = 0; i < n; i++) {
     sum += isnan(x[i]) ? 0.0 : (double)x[i] * (double)x[i];
@@ -108,7 +107,7 @@ void check_attention_row(const check_model *m, int32_t seq, int32_t row, int32_t
     out[i] = 0.0;
   }
   double *magnitudes = scores + c->max_kv;
-  double q_norm = norm(m->q + ((s->q_start + row) * c->q_heads + head) * c->size, c->size);
+  double q_norm = check_norm(m->q + ((s->q_start + row) * c->q_heads + head) * c->size, c->size);
   for (int32_t k = 0; k < s->kv_len; k++) {
     scores[k] = score(m, seq, row, head, k, q_norm, &magnitudes[k]);
     nan |= isnan(scores[k]);
@@ -138,7 +137,7 @@ void check_attention_row(const check_model *m, int32_t seq, int32_t row, int32_t
     }
     const float *v = m->v + ((s->k_start + k) * c->kv_heads + head / c->group) * c->v_size;
     double length =
-        m->v_norms != NULL ? m->v_norms[(s->k_start + k) * c->kv_heads + head / c->group] : norm(v, c->v_size);
+        m->v_norms != NULL ? m->v_norms[(s->k_start + k) * c->kv_heads + head / c->group] : check_norm(v, c->v_size);
     truth->a += weight / sum * length;
     truth->b += weight / sum * length * (weight / sum * length);
     for (int32_t i = 0; i < c->v_size; i++) {
@@ -179,7 +178,7 @@ void check_merge_row(int32_t parts, const double *lse, const float *values, int6
       continue;
     }
     double weight = exp(lse[r] - top);
-    double length = norm(values + r * size, size);
+    double length = check_norm(values + r * size, size);
     if (weight / weights >= 0x1p-30 && top - lse[r] > truth->smax) {
       truth->smax = top - lse[r];
     }

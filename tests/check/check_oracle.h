@@ -50,6 +50,9 @@ typedef struct check_truth {
   int nan; /* out is NaN (in every element, for attention) */
 } check_truth;
 
+/* Euclidean norm of the elements that are numbers. */
+double check_norm(const float *x, int64_t n);
+
 /* 1 when the mask shows key k to position q of the sequence; bias and unreachable blocks are not asked. */
 int check_mask_shows(const check_model *model, int32_t seq, int64_t q, int64_t k);
 

@@ -10,10 +10,11 @@
 /* Distance that the farthest block reaches: offsets that do not fit 32 bits. */
 #define HUGE_POOL_BYTES ((uint64_t)1 << 33)
 
-static void pool_strides(check_rng *rng, int pool_class, const int64_t *shape, size_t element, int64_t *strides) {
+void check_pool_strides(check_rng *rng, int pool_class, int ndim, const int64_t *shape, size_t element,
+                        int64_t *strides) {
   int stride_class =
       pool_class == CHECK_PADDED_ROWS || pool_class == CHECK_GAPPED_ELEMENTS ? pool_class : CHECK_COMPACT;
-  check_strides(rng, stride_class, 4, shape, strides);
+  check_strides(rng, stride_class, ndim, shape, strides);
   if (pool_class == CHECK_PADDED_BLOCKS) {
     strides[0] += check_between(rng, 1, 50);
   } else if (pool_class == CHECK_HUGE_BLOCKS && shape[0] > 0) {
@@ -41,8 +42,8 @@ void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int 
   size_t v_element = attn_dtype_bytes(c->v_type);
   pool_shape(c, num_blocks, check_row_extent(c->k_format, c->size, check_separate(c, c->k_format)), k_shape);
   pool_shape(c, num_blocks, check_row_extent(c->v_format, c->v_size, check_separate(c, c->v_format)), v_shape);
-  pool_strides(&c->rng, pool_class, k_shape, k_element, k_strides);
-  pool_strides(&c->rng, pool_class, v_shape, v_element, v_strides);
+  check_pool_strides(&c->rng, pool_class, 4, k_shape, k_element, k_strides);
+  check_pool_strides(&c->rng, pool_class, 4, v_shape, v_element, v_strides);
   unsigned char *k_first = NULL;
   unsigned char *v_first = NULL;
   int layered = pool_class == CHECK_LAYERS;

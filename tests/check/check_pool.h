@@ -5,6 +5,10 @@
 
 #include "check_case.h"
 
+/* Strides of a pool of `ndim` axes in a class that lies in one allocation of its own. */
+void check_pool_strides(check_rng *rng, int pool_class, int ndim, const int64_t *shape, size_t element,
+                        int64_t *strides);
+
 /* K and V pools of the case's sizes and types in its layout; pool_class is CHECK_COMPACT ... CHECK_LAYERS. */
 void check_pool_make(check_arena *arena, check_case *c, int64_t num_blocks, int pool_class, check_tensor *k_cache,
                      check_tensor *v_cache);

@@ -20,11 +20,9 @@ static void fill_normal(check_rng *rng, float *x, int64_t count, float deviation
   }
 }
 
-/* Every row of a sequence's keys and head becomes its first row. */
-static void repeat_rows(const check_case *c, float *x, int64_t size) {
+void check_repeat_rows(const check_case *c, float *x, int64_t width) {
   for (int32_t s = 0; s < c->num_seqs; s++) {
     const check_seq *seq = &c->seqs[s];
-    int64_t width = c->kv_heads * size;
     for (int64_t i = width; i < seq->kv_len * width; i++) {
       x[seq->k_start * width + i] = x[seq->k_start * width + i - width];
     }
@@ -141,10 +139,10 @@ void check_values_draw(check_arena *arena, check_case *c, check_model *m, float 
   fill_normal(rng, k, nk, 1.0f);
   fill_normal(rng, v, nv, wide);
   if (kind == CHECK_EQUAL_SCORES || kind == CHECK_CONSTANT_ROWS) {
-    repeat_rows(c, k, c->size);
+    check_repeat_rows(c, k, (int64_t)c->kv_heads * c->size);
   }
   if (kind == CHECK_CONSTANT_ROWS) {
-    repeat_rows(c, v, c->v_size);
+    check_repeat_rows(c, v, (int64_t)c->kv_heads * c->v_size);
   } else if (kind == CHECK_DOMINANT_KEY) {
     add_dominant(c, scale, q, k);
   } else if (kind == CHECK_LARGE_LOGITS) {
