@@ -25,6 +25,12 @@ static int32_t pad(int64_t size) {
   return (int32_t)attn_round_up((uint64_t)size, ATTN_CPU_PAD);
 }
 
+/* Positions that are attended to at a time: a chunk, or as many whole ones as a tile of keys holds. (Chunks of a few
+   keys, each attended by itself, would add their values in one plain chain.) */
+static int32_t group_size(const attn_cpu_expand *e) {
+  return e->chunk < ATTN_CPU_KEYS ? ATTN_CPU_KEYS / e->chunk * e->chunk : e->chunk;
+}
+
 static int32_t chunk_rows(const attn_cpu_expand *e) {
   return (int32_t)attn_round_up((uint64_t)e->chunk, ATTN_CPU_KEYS);
 }
@@ -196,16 +202,30 @@ static int32_t keys_at(int64_t begin, attn_interval share) {
   return (int32_t)attn_round_up((uint64_t)attn_min(share.end - begin, ATTN_CPU_KEYS), ATTN_CPU_KEY_STEP);
 }
 
-/* One row tile over the expanded keys of a chunk. */
-static void walk_chunk(item_walk *i, int64_t row, int64_t chunk_begin, attn_interval share) {
+/* The keys of a tile, a chunk at a time where several lie in it. `keys` reaches beyond the last position by rows that
+   are cleared with it. */
+static void expand_chunks(const item_walk *i, int64_t begin, uint64_t seen, int32_t keys, float *k, float *v) {
+  const attn_cpu_expand *sizes = &i->e->sizes;
+  int64_t chunk = sizes->chunk;
+  for (int32_t at = 0; at < keys;) {
+    int64_t left = chunk < ATTN_CPU_KEYS ? chunk - (begin + at) % chunk : keys;
+    int32_t count = (int32_t)attn_min(left, keys - at);
+    expand_tile(i, begin + at, seen >> at, count, k + (int64_t)at * sizes->shape.qk_padded,
+                v + (int64_t)at * sizes->shape.v_padded);
+    at += count;
+  }
+}
+
+/* One row tile over the expanded keys of a group. */
+static void walk_group(item_walk *i, int64_t row, int64_t group_begin, attn_interval share) {
   const attn_cpu_job *job = &i->e->job;
   const attn_cpu_shape *shape = &i->e->sizes.shape;
   int loaded = 0;
   take_rows(i, row);
-  for (int64_t begin = chunk_begin; begin < share.end; begin += ATTN_CPU_KEYS) {
+  for (int64_t begin = group_begin; begin < share.end; begin += ATTN_CPU_KEYS) {
     int32_t keys = keys_at(begin, share);
-    const float *k = i->b.k + (begin - chunk_begin) * shape->qk_padded;
-    const float *v = i->b.v + (begin - chunk_begin) * shape->v_padded;
+    const float *k = i->b.k + (begin - group_begin) * shape->qk_padded;
+    const float *v = i->b.v + (begin - group_begin) * shape->v_padded;
     if (attn_cpu_find_visible(&i->w, begin, share) == 0) {
       continue;
     }
@@ -220,19 +240,19 @@ static void walk_chunk(item_walk *i, int64_t row, int64_t chunk_begin, attn_inte
   }
 }
 
-static void take_chunk(item_walk *i, int64_t chunk_begin, attn_interval share) {
+static void take_group(item_walk *i, int64_t group_begin, attn_interval share) {
   const attn_cpu_shape *shape = &i->e->sizes.shape;
   uint64_t any = 0;
-  for (int64_t begin = chunk_begin; begin < share.end; begin += ATTN_CPU_KEYS) {
+  for (int64_t begin = group_begin; begin < share.end; begin += ATTN_CPU_KEYS) {
     uint64_t seen = seen_by_any(i, begin, share);
     any |= seen;
     if (seen != 0) {
-      expand_tile(i, begin, seen, keys_at(begin, share), i->b.k + (begin - chunk_begin) * shape->qk_padded,
-                  i->b.v + (begin - chunk_begin) * shape->v_padded);
+      expand_chunks(i, begin, seen, keys_at(begin, share), i->b.k + (begin - group_begin) * shape->qk_padded,
+                    i->b.v + (begin - group_begin) * shape->v_padded);
     }
   }
   for (int64_t row = 0; any != 0 && row < i->rows; row += shape->tile_rows) {
-    walk_chunk(i, row, chunk_begin, share);
+    walk_group(i, row, group_begin, share);
   }
 }
 
@@ -247,7 +267,7 @@ static int64_t table_end(const item_walk *i) {
 }
 
 static void take_keys(item_walk *i) {
-  int64_t size = i->e->sizes.chunk;
+  int64_t size = group_size(&i->e->sizes);
   int64_t last = table_end(i);
   for (int64_t c = i->hull.begin / size; c * size < i->hull.end; c++) {
     if (c * size >= last && (c + 1) * size <= i->cached) {
@@ -257,12 +277,12 @@ static void take_keys(item_walk *i) {
     if (attn_fault(ATTN_FAULT_CHUNK_TAIL) && i->cached < i->hull.end && i->cached % size != 0 &&
         c == i->cached / size) {
       attn_interval before = {share.begin, i->cached - 1};
-      take_chunk(i, c * size, before);
+      take_group(i, c * size, before);
       share.begin = i->cached;
     }
-    take_chunk(i, c * size, share);
+    take_group(i, c * size, share);
     if (attn_fault(ATTN_FAULT_CHUNK_TWICE) && c == 1) {
-      take_chunk(i, c * size, share);
+      take_group(i, c * size, share);
     }
   }
 }

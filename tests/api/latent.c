@@ -33,6 +33,11 @@ void latent_init(latent *s, attn_mla_form form, int32_t heads, int32_t rank, int
   s->random = 11;
 }
 
+void latent_init_format(latent *s, attn_mla_form form, int32_t heads, attn_format format, int32_t nope, int32_t v) {
+  int tiled = format == ATTN_FORMAT_FP8_DS_MLA;
+  latent_init(s, form, heads, tiled ? 512 : 24, tiled ? 64 : 6, nope, v);
+}
+
 void latent_seqs(latent *s, int32_t count, const int32_t *q_len, const int32_t *kv_len) {
   s->num_seqs = count;
   for (int32_t i = 0; i < count; i++) {
@@ -146,7 +151,7 @@ static int64_t slot_of(const latent *s, int32_t seq, int32_t k) {
   return (int64_t)s->table[seq * s->width + k / size] * size + k % size;
 }
 
-static tensor *scale_of(const latent *s, tensor *t) {
+tensor *latent_scale(const latent *s, tensor *t) {
   if (s->problem.separate_scales) {
     tensor_over(t, s->scales, ATTN_DTYPE_FLOAT32, 2, s->info.k_scale.shape);
     return t;
@@ -180,7 +185,7 @@ static void store_rows(latent *s, attn_context *context, int new_ones) {
   tensor_over(&rotary, k_pe, ATTN_DTYPE_FLOAT32, 2, shape);
   tensor_over(&pool, s->pool, s->info.k.dtype, 3, s->info.k.shape);
   tensor_over(&list, slots, ATTN_DTYPE_INT64, 1, &n);
-  tensor *given = scale_of(s, &scale);
+  tensor *given = latent_scale(s, &scale);
   args.backend = "REFERENCE";
   args.k_format = s->problem.k_format;
   args.rotary_dtype = s->problem.rotary_dtype;
@@ -209,7 +214,7 @@ static void note_seen(latent *s, attn_context *context) {
   tensor_over(&table, s->table, ATTN_DTYPE_INT32, 2, shape);
   tensor_over(&lens, s->kv_len, ATTN_DTYPE_INT32, 1, &count);
   tensor_over(&kv, s->seen, ATTN_DTYPE_FLOAT32, 2, out);
-  tensor *given = scale_of(s, &scale);
+  tensor *given = latent_scale(s, &scale);
   args.backend = "REFERENCE";
   args.k_format = s->problem.k_format;
   args.rotary_dtype = s->problem.rotary_dtype;
@@ -402,7 +407,7 @@ static void give_tensors(latent *s) {
   if (s->pool != NULL) {
     memcpy(shape, s->info.k.shape, sizeof shape);
     GIVE(kv_cache, s->pool, s->info.k.dtype, 3);
-    tensor *scale = scale_of(s, &s->tensors[n]);
+    tensor *scale = latent_scale(s, &s->tensors[n]);
     s->args.kv_scale = scale != NULL ? &s->tensors[n++].t : NULL;
     shape[0] = s->num_seqs;
     shape[1] = s->width;
@@ -440,11 +445,28 @@ void latent_open(latent *s, const char *backend) {
   give_tensors(s);
 }
 
-void latent_close(latent *s) {
-  int64_t count = (int64_t)s->tokens * s->problem.num_q_heads * v_of(s);
-  for (int64_t i = 0; i < count; i++) {
+static void read_out(latent *s) {
+  for (int64_t i = 0; i < (int64_t)s->tokens * s->problem.num_q_heads * v_of(s); i++) {
     s->out[i] = load_element(s->out_memory, out_dtype_of(s), i);
   }
+}
+
+void latent_step(latent *s) {
+  int64_t pairs = (int64_t)s->tokens * s->problem.num_q_heads;
+  if (s->slots != NULL) { /* the arguments point at them */
+    int64_t *slots = new_slots(s);
+    memcpy(s->slots, slots, (size_t)s->tokens * sizeof *slots);
+    free(slots);
+  }
+  memset(s->out_memory, 0xFF, (size_t)(pairs * v_of(s)) * attn_dtype_bytes(out_dtype_of(s)));
+  memset(s->lse, 0xFF, (size_t)pairs * sizeof *s->lse);
+  schedule(s, s->made, &s->workspace);
+  EXPECT_OK(latent_call(s));
+  read_out(s);
+}
+
+void latent_close(latent *s) {
+  read_out(s);
   free(s->out_memory);
   free(s->slots);
   guard_free(&s->memory);
@@ -465,4 +487,27 @@ void latent_free(latent *s) {
     free(memory[i]);
   }
   attn_mla_weights_destroy(s->weights);
+}
+
+const attn_format latent_formats[LATENT_FORMATS] = {
+    ATTN_FORMAT_FLOAT32,
+    ATTN_FORMAT_FLOAT16,
+    ATTN_FORMAT_BFLOAT16,
+    ATTN_FORMAT_FP8_E4M3,
+    ATTN_FORMAT_FP8_DS_MLA,
+    ATTN_FORMAT_INT8_PER_TOKEN_HEAD,
+    ATTN_FORMAT_FP8_PER_TOKEN_HEAD,
+    ATTN_FORMAT_INT4_PER_TOKEN_HEAD,
+};
+
+const char *const latent_backends[LATENT_BACKENDS] = {"REFERENCE", "CPU_MLA"};
+
+void latent_prove(latent *s, attn_format format, const char *what) {
+  latent_fill(s, format, 0);
+  for (int b = 0; b < LATENT_BACKENDS; b++) {
+    harness_label(latent_backends[b]);
+    latent_run(s, latent_backends[b]);
+    latent_compare(s, is_mqa(s) ? 1.0 : 4.0, what);
+  }
+  latent_free(s);
 }

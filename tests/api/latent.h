@@ -7,6 +7,8 @@
 #include "harness.h"
 
 #define LATENT_SEQS 16
+#define LATENT_BACKENDS 2
+#define LATENT_FORMATS 8
 #define LATENT_ANY_ROW (-1)
 
 typedef struct latent {
@@ -52,11 +54,17 @@ typedef struct latent {
 
 /* Sizes; the rest of s->problem is the test's to set before latent_fill(). */
 void latent_init(latent *s, attn_mla_form form, int32_t heads, int32_t rank, int32_t rotary, int32_t nope, int32_t v);
+
+/* latent_init() with a rank and rotary width that the format takes: 512 and 64 of fp8_ds_mla, else 24 and 6. */
+void latent_init_format(latent *s, attn_mla_form form, int32_t heads, attn_format format, int32_t nope, int32_t v);
 void latent_seqs(latent *s, int32_t count, const int32_t *q_len, const int32_t *kv_len);
 
 /* Draw data for what the problem declares, store the rows where they are cached (the new ones too, unless the run
    writes them or takes them as given) and note what is attended to. */
 void latent_fill(latent *s, attn_format format, int separate);
+
+/* The scale to give with the pool, laid in *t, or NULL where the format has none beside it. */
+tensor *latent_scale(const latent *s, tensor *t);
 
 /* Plan, schedule and run; results in out and lse. */
 void latent_run(latent *s, const char *backend);
@@ -64,11 +72,23 @@ void latent_run(latent *s, const char *backend);
 /* The same in steps: everything but the call, the call alone, the end. */
 void latent_open(latent *s, const char *backend);
 attn_status latent_call(latent *s);
+
+/* Once more with kv_len as it is by now: slots and schedule made anew, outputs filled with 0xFF, the call. */
+void latent_step(latent *s);
 void latent_close(latent *s);
 
 /* Every row of the last run against double arithmetic within `room` of the numerical contract's bounds. */
 void latent_compare(const latent *s, double room, const char *what);
 
 void latent_free(latent *s);
+
+/* Every format of latent rows. */
+extern const attn_format latent_formats[LATENT_FORMATS];
+
+/* The backends of this build that serve latent rows on the CPU. */
+extern const char *const latent_backends[LATENT_BACKENDS];
+
+/* Fill, run and compare on each of them, and free. */
+void latent_prove(latent *s, attn_format format, const char *what);
 
 #endif

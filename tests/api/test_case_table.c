@@ -8,11 +8,12 @@
 
 #include "harness.h"
 
-static const char *const files[] = {"test_cases_bytes.c",     "test_cases_empty.c",    "test_cases_split.c",
-                                    "test_cases_lse.c",       "test_cases_mask.c",     "test_cases_bias.c",
-                                    "test_cases_heads.c",     "test_cases_numerics.c", "test_cases_selector.c",
-                                    "test_cases_quantised.c", "test_cases_writes.c",   "test_cases_rows.c",
-                                    "test_cases_repeats.c",   "test_cases_latent.c",   "test_mla_invariant.c"};
+static const char *const files[] = {
+    "test_cases_bytes.c",       "test_cases_empty.c",        "test_cases_split.c",        "test_cases_lse.c",
+    "test_cases_mask.c",        "test_cases_bias.c",         "test_cases_heads.c",        "test_cases_numerics.c",
+    "test_cases_selector.c",    "test_cases_quantised.c",    "test_cases_writes.c",       "test_cases_rows.c",
+    "test_cases_repeats.c",     "test_cases_latent.c",       "test_cases_latent_bytes.c", "test_cases_latent_writes.c",
+    "test_cases_latent_mask.c", "test_cases_latent_state.c", "test_mla_invariant.c"};
 enum { FILES = sizeof files / sizeof files[0] };
 
 /* A file of the source tree as a string; ctest gives the tree's place in ATTN_SOURCE_DIR. */

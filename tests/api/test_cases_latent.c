@@ -7,23 +7,6 @@
 
 #include "latent.h"
 
-static const char *const backends[] = {"REFERENCE", "CPU_MLA"};
-enum { BACKENDS = 2 };
-
-static double room_of(const latent *s) {
-  return s->problem.mla_form == ATTN_MLA_MQA ? 1.0 : 4.0;
-}
-
-static void run_both(latent *s, attn_format format, const char *what) {
-  latent_fill(s, format, 0);
-  for (int b = 0; b < BACKENDS; b++) {
-    harness_label(backends[b]);
-    latent_run(s, backends[b]);
-    latent_compare(s, room_of(s), what);
-  }
-  latent_free(s);
-}
-
 static void case_022_latent_later_chunk_is_empty(void **state) {
   static const int32_t q[] = {4, 4, 1, 9}, kv[] = {300, 4, 40, 20};
   (void)state;
@@ -33,7 +16,7 @@ static void case_022_latent_later_chunk_is_empty(void **state) {
     latent_seqs(&s, 4, q, kv);
     s.as_given = as_given;
     s.problem.context_chunk = 16;
-    run_both(&s, ATTN_FORMAT_FLOAT32, "chunks");
+    latent_prove(&s, ATTN_FORMAT_FLOAT32, "chunks");
   }
 }
 
@@ -48,7 +31,7 @@ static void case_024_latent_rows_that_see_nothing(void **state) {
       latent_seqs(&s, 3, q, kv);
       s.problem.has_sinks = sinks;
       s.options.num_splits = form == ATTN_MLA_MHA ? 0 : 3;
-      run_both(&s, ATTN_FORMAT_BFLOAT16, "empty rows");
+      latent_prove(&s, ATTN_FORMAT_BFLOAT16, "empty rows");
     }
   }
 }
@@ -61,7 +44,7 @@ static void case_026_latent_leading_rows_masked_with_sinks(void **state) {
     latent_init(&s, (attn_mla_form)form, 2, 24, 6, 10, 12);
     latent_seqs(&s, 2, q, kv);
     s.problem.has_sinks = 1;
-    run_both(&s, ATTN_FORMAT_FLOAT32, "leading rows");
+    latent_prove(&s, ATTN_FORMAT_FLOAT32, "leading rows");
   }
 }
 
@@ -76,7 +59,7 @@ static void case_031_latent_splits_empty_by_window(void **state) {
       s.problem.window_left = 3;
       s.options.num_splits = 16;
       s.options.split_rule = (attn_split_rule)rule;
-      run_both(&s, ATTN_FORMAT_BFLOAT16, "window and splits");
+      latent_prove(&s, ATTN_FORMAT_BFLOAT16, "window and splits");
     }
   }
 }
@@ -89,7 +72,7 @@ static void case_033_latent_split_counts_beyond_any_bucket(void **state) {
     latent_init(&s, ATTN_MLA_MQA, 2, 24, 6, 10, 12);
     latent_seqs(&s, 2, q, kv);
     s.options.num_splits = splits[i];
-    run_both(&s, ATTN_FORMAT_FLOAT32, "many splits");
+    latent_prove(&s, ATTN_FORMAT_FLOAT32, "many splits");
   }
 }
 
@@ -108,7 +91,7 @@ static void case_035_latent_large_queries_in_split_merge(void **state) {
     latent_seqs(&s, 2, q, kv);
     s.edit = large_queries;
     s.options.num_splits = splits[i];
-    run_both(&s, ATTN_FORMAT_FLOAT32, "large queries");
+    latent_prove(&s, ATTN_FORMAT_FLOAT32, "large queries");
   }
 }
 
@@ -120,7 +103,7 @@ static void case_037_latent_every_split_count(void **state) {
     latent_init(&s, ATTN_MLA_MQA, 2, 9, 4, 10, 12);
     latent_seqs(&s, 2, q, kv);
     s.options.num_splits = splits;
-    run_both(&s, ATTN_FORMAT_FLOAT32, "splits");
+    latent_prove(&s, ATTN_FORMAT_FLOAT32, "splits");
   }
 }
 
@@ -134,7 +117,7 @@ static void case_047_latent_lse_is_float32(void **state) {
     latent_seqs(&s, 2, q, kv);
     s.problem.q_dtype = ATTN_DTYPE_BFLOAT16;
     s.edit = large_queries;
-    run_both(&s, ATTN_FORMAT_BFLOAT16, "lse");
+    latent_prove(&s, ATTN_FORMAT_BFLOAT16, "lse");
   }
 }
 
@@ -146,7 +129,7 @@ static void case_064_latent_one_table_row_per_sequence(void **state) {
     latent s;
     latent_init(&s, (attn_mla_form)form, 3, 24, 6, 10, 12);
     latent_seqs(&s, 2, q, kv);
-    run_both(&s, ATTN_FORMAT_FLOAT16, "three tokens each");
+    latent_prove(&s, ATTN_FORMAT_FLOAT16, "three tokens each");
   }
 }
 
@@ -160,17 +143,18 @@ static void case_065_latent_verify_step_is_causal(void **state) {
   const int32_t q = 2, kv = 40;
   (void)state;
   for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
-    for (int b = 0; b < BACKENDS; b++) {
+    for (int b = 0; b < LATENT_BACKENDS; b++) {
       latent s[2];
       for (int huge = 0; huge < 2; huge++) {
         latent_init(&s[huge], (attn_mla_form)form, 3, 24, 6, 10, 12);
         latent_seqs(&s[huge], 1, &q, &kv);
         s[huge].edit = huge ? huge_last_row : NULL;
         latent_fill(&s[huge], ATTN_FORMAT_FLOAT32, 0);
-        latent_run(&s[huge], backends[b]);
+        latent_run(&s[huge], latent_backends[b]);
       }
       size_t row = 3u * (form == ATTN_MLA_MQA ? 24u : 12u);
-      CHECK(memcmp(s[0].out, s[1].out, row * sizeof(float)) == 0, "form %d, %s: row 0 saw row 1", form, backends[b]);
+      CHECK(memcmp(s[0].out, s[1].out, row * sizeof(float)) == 0, "form %d, %s: row 0 saw row 1", form,
+            latent_backends[b]);
       CHECK(memcmp(s[0].out + row, s[1].out + row, row * sizeof(float)) != 0, "row 1 does not see itself");
       latent_free(&s[0]);
       latent_free(&s[1]);
@@ -185,7 +169,7 @@ static void case_067_latent_pages_anywhere(void **state) {
   (void)state;
   for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
     size_t bytes = 2u * 3u * (form == ATTN_MLA_MQA ? 24u : 12u) * sizeof(float);
-    for (int b = 0; b < BACKENDS; b++) {
+    for (int b = 0; b < LATENT_BACKENDS; b++) {
       float first[2 * 3 * 24];
       for (int i = 0; i < 10; i++) {
         latent s;
@@ -195,11 +179,12 @@ static void case_067_latent_pages_anywhere(void **state) {
         s.table_step = steps[i];
         latent_fill(&s, ATTN_FORMAT_INT8_PER_TOKEN_HEAD, 0);
         assert_int_equal(s.blocks, 48);
-        latent_run(&s, backends[b]);
+        latent_run(&s, latent_backends[b]);
         if (i == 0) {
           memcpy(first, s.out, bytes);
         }
-        CHECK(memcmp(first, s.out, bytes) == 0, "form %d, %s, step %d: other bits", form, backends[b], (int)steps[i]);
+        CHECK(memcmp(first, s.out, bytes) == 0, "form %d, %s, step %d: other bits", form, latent_backends[b],
+              (int)steps[i]);
         latent_free(&s);
       }
     }
@@ -209,7 +194,7 @@ static void case_067_latent_pages_anywhere(void **state) {
 static void case_077_latent_head_counts(void **state) {
   static const int32_t heads[] = {1, 4, 5, 8, 10, 12, 20, 24, 32, 40, 96, 128}, name = 5, q = 1, kv = 33;
   (void)state;
-  for (int b = 0; b < BACKENDS; b++) {
+  for (int b = 0; b < LATENT_BACKENDS; b++) {
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
       latent all;
       latent_init(&all, ATTN_MLA_MQA, heads[i], 40, 8, 10, 12);
@@ -217,7 +202,7 @@ static void case_077_latent_head_counts(void **state) {
       all.names = &name;
       all.problem.batch_invariant = 1;
       latent_fill(&all, ATTN_FORMAT_FLOAT32, 0);
-      latent_run(&all, backends[b]);
+      latent_run(&all, latent_backends[b]);
       latent_compare(&all, 1.0, "heads");
       for (int32_t h = 0; h < heads[i]; h += 1 + heads[i] / 6) {
         latent one;
@@ -227,9 +212,9 @@ static void case_077_latent_head_counts(void **state) {
         one.first_name_head = h;
         one.problem.batch_invariant = 1;
         latent_fill(&one, ATTN_FORMAT_FLOAT32, 0);
-        latent_run(&one, backends[b]);
+        latent_run(&one, latent_backends[b]);
         CHECK(memcmp(one.out, all.out + (int64_t)h * 40, 40 * sizeof(float)) == 0 && one.lse[0] == all.lse[h],
-              "%s: head %d of %d differs from the one alone", backends[b], h, heads[i]);
+              "%s: head %d of %d differs from the one alone", latent_backends[b], h, heads[i]);
         latent_free(&one);
       }
       latent_free(&all);
@@ -247,7 +232,7 @@ static void case_080_latent_k_size_differs_from_v_size(void **state) {
       latent s;
       latent_init(&s, (attn_mla_form)form, 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
       latent_seqs(&s, 2, q, kv);
-      run_both(&s, ATTN_FORMAT_BFLOAT16, "sizes");
+      latent_prove(&s, ATTN_FORMAT_BFLOAT16, "sizes");
     }
   }
 }
@@ -259,7 +244,7 @@ static void case_092_latent_scale_of_the_query_width(void **state) {
   latent_init(&s, ATTN_MLA_LAYER, 2, 512, 64, 128, 128);
   latent_seqs(&s, 1, &q, &kv);
   assert_true(s.problem.scale == (float)(1.0 / sqrt(192.0)));
-  run_both(&s, ATTN_FORMAT_FLOAT32, "192");
+  latent_prove(&s, ATTN_FORMAT_FLOAT32, "192");
 }
 
 static void case_094_latent_nope_192_and_v_256(void **state) {
@@ -269,7 +254,7 @@ static void case_094_latent_nope_192_and_v_256(void **state) {
     latent s;
     latent_init(&s, (attn_mla_form)form, 2, 512, 64, 192, 256);
     latent_seqs(&s, 2, q, kv);
-    run_both(&s, ATTN_FORMAT_FP8_DS_MLA, "192 and 256");
+    latent_prove(&s, ATTN_FORMAT_FP8_DS_MLA, "192 and 256");
   }
 }
 
@@ -285,7 +270,7 @@ static void case_096_latent_absorbed_and_expanded(void **state) {
       latent_seqs(&s, 1, &q, &kv);
       s.problem.context_chunk = chunks[i];
       s.problem.batch_invariant = form == ATTN_MLA_LAYER; /* then all goes absorbed */
-      run_both(&s, ATTN_FORMAT_FLOAT32, "both forms");
+      latent_prove(&s, ATTN_FORMAT_FLOAT32, "both forms");
     }
   }
 }
@@ -300,7 +285,7 @@ static void case_097_latent_every_format_at_576(void **state) {
     latent s;
     latent_init(&s, ATTN_MLA_MQA, 16, 512, 64, 128, 128);
     latent_seqs(&s, 1, &q, &kv);
-    run_both(&s, formats[i], attn_format_name(formats[i]));
+    latent_prove(&s, formats[i], attn_format_name(formats[i]));
   }
 }
 
@@ -312,7 +297,7 @@ static void case_100_latent_one_scale_for_both_roles(void **state) {
     latent_init(&s, (attn_mla_form)form, 2, 24, 6, 10, 12);
     latent_seqs(&s, 1, &q, &kv);
     s.static_scale = 0.5f;
-    run_both(&s, ATTN_FORMAT_FP8_E4M3, "scale 0.5");
+    latent_prove(&s, ATTN_FORMAT_FP8_E4M3, "scale 0.5");
   }
   latent s;
   latent_init(&s, ATTN_MLA_MQA, 2, 24, 6, 10, 12);
@@ -334,14 +319,14 @@ static void equal_and_large(latent *s) {
 static void case_118_latent_values_sum_beyond_65504(void **state) {
   const int32_t q = 1, kv = 64;
   (void)state;
-  for (int b = 0; b < BACKENDS; b++) {
+  for (int b = 0; b < LATENT_BACKENDS; b++) {
     latent s;
     latent_init(&s, ATTN_MLA_MQA, 2, 16, 4, 10, 12);
     latent_seqs(&s, 1, &q, &kv);
     s.problem.q_dtype = s.source = ATTN_DTYPE_FLOAT16;
     s.edit = equal_and_large;
     latent_fill(&s, ATTN_FORMAT_FLOAT16, 0);
-    latent_run(&s, backends[b]);
+    latent_run(&s, latent_backends[b]);
     for (int i = 0; i < 2 * 16; i++) {
       assert_true(s.out[i] == 60000.0f);
     }
@@ -366,7 +351,7 @@ static void case_120_latent_products_beyond_65504(void **state) {
   latent_seqs(&s, 1, &q, &kv);
   s.problem.q_dtype = s.source = ATTN_DTYPE_FLOAT16;
   s.edit = all_30;
-  run_both(&s, ATTN_FORMAT_FLOAT16, "products of 115200");
+  latent_prove(&s, ATTN_FORMAT_FLOAT16, "products of 115200");
 }
 
 static void nan_in_the_second(latent *s) {
@@ -379,20 +364,20 @@ static void case_124_latent_nan_stays_in_its_row(void **state) {
   static const int32_t q[] = {2, 2, 3}, kv[] = {40, 33, 50};
   (void)state;
   for (int form = ATTN_MLA_MQA; form <= ATTN_MLA_LAYER; form++) {
-    for (int b = 0; b < BACKENDS; b++) {
+    for (int b = 0; b < LATENT_BACKENDS; b++) {
       latent s[2];
       for (int bad = 0; bad < 2; bad++) {
         latent_init(&s[bad], (attn_mla_form)form, 3, 24, 6, 10, 12);
         latent_seqs(&s[bad], 3, q, kv);
         s[bad].edit = bad ? nan_in_the_second : NULL;
         latent_fill(&s[bad], ATTN_FORMAT_FLOAT32, 0);
-        latent_run(&s[bad], backends[b]);
+        latent_run(&s[bad], latent_backends[b]);
       }
       int32_t size = form == ATTN_MLA_MQA ? 24 : 12;
       for (int32_t i = 0; i < s[0].tokens * 3 * size; i++) {
         int mine = i / size == s[0].starts[1] * 3;
         CHECK(mine ? isnan(s[1].out[i]) : s[1].out[i] == s[0].out[i], "form %d, %s: element %d is %g, clean %g", form,
-              backends[b], (int)i, (double)s[1].out[i], (double)s[0].out[i]);
+              latent_backends[b], (int)i, (double)s[1].out[i], (double)s[0].out[i]);
       }
       latent_free(&s[0]);
       latent_free(&s[1]);

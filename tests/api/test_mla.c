@@ -8,46 +8,34 @@
 #include "latent.h"
 #include "test_counts.h"
 
-static const char *const backends[] = {"REFERENCE", "CPU_MLA"};
-
 static const int32_t q_len[] = {1, 0, 5, 9, 3};
 static const int32_t kv_len[] = {70, 4, 5, 140, 0};
-
-static const attn_format formats[] = {
-    ATTN_FORMAT_FLOAT32,
-    ATTN_FORMAT_FLOAT16,
-    ATTN_FORMAT_BFLOAT16,
-    ATTN_FORMAT_FP8_E4M3,
-    ATTN_FORMAT_FP8_DS_MLA,
-    ATTN_FORMAT_INT8_PER_TOKEN_HEAD,
-    ATTN_FORMAT_FP8_PER_TOKEN_HEAD,
-    ATTN_FORMAT_INT4_PER_TOKEN_HEAD,
-};
 
 static void finish(latent *s, attn_format format, int separate, const char *what) {
   char label[200];
   latent_fill(s, format, separate);
-  for (int b = test_count(0, 1); b < 2; b++) { /* sanitizers meet REFERENCE in attn check */
-    snprintf(label, sizeof label, "%s, %s, %s, %d heads, %d + %d", what, backends[b], attn_format_name(format),
+  for (int b = test_count(0, 1); b < LATENT_BACKENDS; b++) { /* sanitizers meet REFERENCE in attn check */
+    snprintf(label, sizeof label, "%s, %s, %s, %d heads, %d + %d", what, latent_backends[b], attn_format_name(format),
              s->problem.num_q_heads, s->problem.kv_lora_rank, s->problem.qk_rope_head_dim);
     harness_label(label);
-    latent_run(s, backends[b]);
+    latent_run(s, latent_backends[b]);
     latent_compare(s, s->problem.mla_form == ATTN_MLA_MQA ? 1.0 : 4.0, label);
   }
   latent_free(s);
 }
 
 static void every_format(attn_mla_form form, int as_given) {
-  for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+  for (size_t f = 0; f < LATENT_FORMATS; f++) {
     for (int separate = 0;
-         separate < (formats[f] >= ATTN_FORMAT_INT8_PER_TOKEN_HEAD && formats[f] != ATTN_FORMAT_FP8_DS_MLA ? 2 : 1);
+         separate <
+         (latent_formats[f] >= ATTN_FORMAT_INT8_PER_TOKEN_HEAD && latent_formats[f] != ATTN_FORMAT_FP8_DS_MLA ? 2 : 1);
          separate++) {
-      int tiled = formats[f] == ATTN_FORMAT_FP8_DS_MLA;
+      int tiled = latent_formats[f] == ATTN_FORMAT_FP8_DS_MLA;
       latent s;
       latent_init(&s, form, 3, tiled ? 512 : 41, tiled ? 64 : 5, 12, 9);
       latent_seqs(&s, 5, q_len, kv_len);
       s.as_given = as_given;
-      finish(&s, formats[f], separate, "format");
+      finish(&s, latent_formats[f], separate, "format");
     }
   }
 }

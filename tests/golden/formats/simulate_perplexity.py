@@ -193,10 +193,10 @@ class Score:
         self.surprise = self.kl = self.measured = 0.0
         self.agree = self.count = self.codes = self.off = 0
 
-    def add(self, logits, plain, ids, first):
-        """Rows of this format's logits and of float32's, and the ids that came."""
+    def add(self, logits, plain, plain_log, ids, first):
+        """Rows of this format's logits, of float32's and the latter's log_softmax, and the ids that came."""
         for at in range(0, COUNTED, 64):
-            mine, theirs = log_softmax(logits[at:at + 64]), log_softmax(plain[at:at + 64])
+            mine, theirs = log_softmax(logits[at:at + 64]), plain_log[at:at + 64]
             chosen = np.array(ids[at:at + 64])
             self.surprise -= float(mine[np.arange(len(chosen)), chosen].sum())
             self.kl += float((np.exp(theirs) * (theirs - mine)).sum())
@@ -265,6 +265,7 @@ def main():
             return x
 
         plain = model.logits(window, plain_cache)
+        plain_log = log_softmax(plain)
         for name in names:
             if stream is not None:
                 logits = model.logits(window, Stored(name, largest, stream, scores[name]))
@@ -273,7 +274,7 @@ def main():
                 logits = plain
             else:
                 logits = model.logits(window, Cache(name, largest))
-            scores[name].add(logits, plain, window[-COUNTED:], index == 0)
+            scores[name].add(logits, plain, plain_log, window[-COUNTED:], index == 0)
         print(f"window {index + 1} of {windows}, {time.time() - started:.0f} s", file=sys.stderr, flush=True)
     answers = [scores[name].answer(Cache(name, largest), model) for name in names]
     if stream is not None:
