@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 parts=(
   "check-sanitized: every backend against the reference, 20000 cases under ASan and UBSan"
   "check-release: every backend against the reference, 40000 cases of the release build"
-  "check-latent: the same over latent rows, 20000 cases of the release build"
+  "check-latent: the same over latent rows, 20000 cases of the release build; 32768 rows of 128 heads in 64 MiB"
   "check-latent-sanitized: 20000 cases over latent rows under ASan and UBSan"
   "pairs: 20000 cases of the release build, and how often each pair of option values was drawn"
   "faults: each planted fault of the test-only build among cases of any kind, 2000 at most"
@@ -40,7 +40,8 @@ part_check_release() {
 }
 
 part_check_latent() {
-  scripts/build.sh release attn_cli
+  scripts/build.sh release attn_cli test_no_allocation
+  ATTN_LONG_CONTEXT=1 build/release/tests/test_no_allocation
   build/release/bin/attn check --op latent --cases 20000 --seed 7
 }
 

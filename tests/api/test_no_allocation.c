@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nothing is allocated after planning: schedule, run, write, gather, copy, swap and merge, a locked workspace manager
  * and the block manager leave the counters of allocator.h alone, in this thread and in all others. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,6 +104,85 @@ static void latent_runs(const char *backend, attn_format format) {
     latent_close(&s);
     latent_free(&s);
   }
+}
+
+/* What mha owes one row of a head, absorbed and in double: scores by W_UK^T q over the stored rows, W_UV last. */
+static void absorbed_row(const latent *s, int64_t token, int32_t head, double *out) {
+  enum { L = 512, R = 64, NOPE = 128, V = 128 };
+  const float *q = s->q + (token * s->problem.num_q_heads + head) * (NOPE + R);
+  const float *uk = s->w + (int64_t)head * (NOPE + V) * L, *uv = uk + NOPE * L;
+  int32_t keys = s->kv_len[0] - s->q_len[0] + (int32_t)token + 1;
+  double query[L + R] = {0}, sum[L] = {0}, weights = 0.0, best = -(double)INFINITY;
+  double *scores = calloc((size_t)keys, sizeof *scores);
+  assert_non_null(scores);
+  for (int i = 0; i < NOPE * L; i++) {
+    query[i % L] += (double)q[i / L] * (double)uk[i];
+  }
+  for (int i = 0; i < R; i++) {
+    query[L + i] = (double)q[NOPE + i];
+  }
+  for (int32_t k = 0; k < keys; k++) {
+    for (int i = 0; i < L + R; i++) {
+      scores[k] += (double)s->problem.scale * query[i] * (double)s->seen[(int64_t)k * (L + R) + i];
+    }
+    best = fmax(best, scores[k]);
+  }
+  for (int32_t k = 0; k < keys; k++) {
+    double weight = exp(scores[k] - best);
+    weights += weight;
+    for (int i = 0; i < L; i++) {
+      sum[i] += weight * (double)s->seen[(int64_t)k * (L + R) + i];
+    }
+  }
+  for (int i = 0; i < V; i++) {
+    out[i] = 0.0;
+    for (int j = 0; j < L; j++) {
+      out[i] += (double)uv[i * L + j] * sum[j] / weights;
+    }
+  }
+  free(scores);
+}
+
+static void check_heads(const latent *s) {
+  static const int32_t heads[] = {0, 77, 127};
+  for (int n = 0; n < 6; n++) {
+    int64_t token = n / 3;
+    int32_t head = heads[n % 3];
+    double right[128], error = 0.0, size = 0.0;
+    absorbed_row(s, token, head, right);
+    for (int i = 0; i < 128; i++) {
+      double off = (double)s->out[(token * 128 + head) * 128 + i] - right[i];
+      error += off * off;
+      size += right[i] * right[i];
+    }
+    print_message("token %d, head %d: relative rms %.2g\n", (int)token, head, sqrt(error / size));
+    CHECK(error <= 2e-5 * 2e-5 * size, "token %d, head %d: relative rms %g", (int)token, head, sqrt(error / size));
+  }
+}
+
+/* 128 heads of 192/128 over 32,768 cached rows, in 64 MiB. A minute of work: make check-long PART=check-latent. */
+static void long_context(void **state) {
+  const int32_t q = 2, kv = 32768 + 2;
+  latent s;
+  (void)state;
+  if (getenv("ATTN_LONG_CONTEXT") == NULL) {
+    skip();
+  }
+  latent_init(&s, ATTN_MLA_MHA, 128, 512, 64, 128, 128);
+  latent_seqs(&s, 1, &q, &kv);
+  s.problem.block_size = 64;
+  latent_fill(&s, ATTN_FORMAT_BFLOAT16, 0);
+  latent_open(&s, "CPU_MLA");
+  size_t bytes = attn_plan_workspace_bytes(s.made);
+  CHECK(bytes <= (size_t)64 << 20, "%zu bytes of workspace", bytes);
+  long before = calls();
+  attn_status status = latent_call(&s);
+  long made = calls() - before;
+  CHECK(status == ATTN_OK && made == 0, "%s, %ld allocations", attn_status_name(status), made);
+  latent_close(&s);
+  print_message("%zu bytes of workspace, %ld allocations\n", bytes, made);
+  check_heads(&s);
+  latent_free(&s);
 }
 
 static void write_and_gather(const char *backend, attn_format format) {
@@ -379,14 +459,9 @@ static void every_latent_format(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_counter_counts),
-      cmocka_unit_test(every_format),
-      cmocka_unit_test(every_latent_format),
-      BACKEND_TEST(write_many),
-      BACKEND_TEST(locked_workspaces),
-      cmocka_unit_test(block_manager),
-      cmocka_unit_test(dry_run),
-      BACKEND_TEST(quantised),
+      cmocka_unit_test(the_counter_counts), cmocka_unit_test(every_format), cmocka_unit_test(every_latent_format),
+      cmocka_unit_test(long_context),       BACKEND_TEST(write_many),       BACKEND_TEST(locked_workspaces),
+      cmocka_unit_test(block_manager),      cmocka_unit_test(dry_run),      BACKEND_TEST(quantised),
   };
   return cmocka_run_group_tests_name("no_allocation", tests, NULL, NULL);
 }
