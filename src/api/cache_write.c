@@ -59,6 +59,7 @@ static attn_status view_latent(const attn_cache_write_args *args, attn_write_vie
   ATTN_TRY(refuse_heads(args, message));
   ATTN_TRY(view_part(&view->k, args->kv_c, "kv_c", ATTN_ANY, message));
   ATTN_TRY(view_part(&view->k_pe, args->k_pe, "k_pe", view->k.shape[0], message));
+  attn_view_place_empty(&view->k_pe, &view->k);
   attn_rows_given given = {.pool_name = "kv_cache",
                            .scale_name = "kv_scale",
                            .format_name = "k_format",

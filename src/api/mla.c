@@ -121,6 +121,7 @@ static attn_status view_fresh(latent_call *c, attn_message *message) {
   int64_t rotary[2] = {ATTN_ANY, p->qk_rope_head_dim};
   ATTN_TRY(attn_view_make(&c->view.kv_c, c->args->kv_c, "kv_c", ATTN_READ, ATTN_DTYPE_FLOATS, 2, latent, message));
   ATTN_TRY(attn_view_make(&c->view.k_pe, c->args->k_pe, "k_pe", ATTN_READ, ATTN_DTYPE_FLOATS, 2, rotary, message));
+  attn_view_place_empty(&c->view.k_pe, &c->view.kv_c);
   ATTN_TRY(attn_run_at_least_tokens(&c->view.kv_c, "kv_c", step, message));
   return attn_run_at_least_tokens(&c->view.k_pe, "k_pe", step, message);
 }

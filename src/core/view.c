@@ -208,6 +208,13 @@ attn_status attn_view_make(attn_view *view, const DLTensor *tensor, const char *
   return ATTN_OK;
 }
 
+void attn_view_place_empty(attn_view *view, const attn_view *beside) {
+  if (is_empty(view)) {
+    view->data = beside->data;
+    memset(view->stride, 0, sizeof view->stride);
+  }
+}
+
 uint64_t attn_view_extent(const attn_view *view) {
   if (view->ndim == 0 || view->data == NULL || is_empty(view)) {
     return 0;

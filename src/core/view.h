@@ -38,6 +38,10 @@ typedef enum attn_access { ATTN_READ, ATTN_WRITE } attn_access;
 attn_status attn_view_make(attn_view *view, const DLTensor *tensor, const char *name, attn_access access,
                            unsigned dtypes, int32_t ndim, const int64_t *shape, attn_message *message);
 
+/* A view without elements points at the first element of `beside`, with strides 0: kernels may then form the place of
+   a row that they do not read, which they may not from NULL. Any other view stays as it is. */
+void attn_view_place_empty(attn_view *view, const attn_view *beside);
+
 /* Bytes from data to one past the last byte that any element uses; 0 for an empty view. */
 uint64_t attn_view_extent(const attn_view *view);
 
