@@ -77,6 +77,9 @@ attn_status latent_call(latent *s);
 void latent_step(latent *s);
 void latent_close(latent *s);
 
+/* The room of latent_compare() for a form: 1 for mqa; 4 where keys and values are sums themselves (mha, layer). */
+double latent_room(const latent *s);
+
 /* Every row of the last run against double arithmetic within `room` of the numerical contract's bounds. */
 void latent_compare(const latent *s, double room, const char *what);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "latent.h"
+#include "latent_sizes.h"
 
 enum { HEADS = 2, V = 12 };
 
@@ -18,14 +18,10 @@ static void start(latent *s, int form, attn_format format, int32_t count, const 
   latent_seqs(s, count, q_len, kv_len);
 }
 
-static int64_t out_size(const latent *s) {
-  return s->problem.mla_form == ATTN_MLA_MQA ? s->problem.kv_lora_rank : s->problem.mla_v_head_dim;
-}
-
 static void run_and_compare(latent *s, const char *backend, const char *what) {
   harness_label(backend);
   latent_run(s, backend);
-  latent_compare(s, s->problem.mla_form == ATTN_MLA_MQA ? 1.0 : 4.0, what);
+  latent_compare(s, latent_room(s), what);
 }
 
 /* Each form, format and backend. */
@@ -39,18 +35,13 @@ static void everywhere(void (*body)(int form, attn_format format, const char *ba
   }
 }
 
-static int64_t slot_at(const latent *s, int32_t seq, int32_t k) {
-  int32_t size = s->problem.block_size;
-  return (int64_t)s->table[seq * s->width + k / size] * size + k % size;
-}
-
 /* ---- 8: NaN or infinity in rows that nobody wrote */
 
 static void spoil_all_but_the_first(latent *s, int infinite) {
   int64_t slots = (int64_t)s->blocks * s->problem.block_size, row = s->info.k.shape[2];
   size_t bytes = (size_t)s->info.k.bytes / (size_t)slots;
   for (int64_t slot = 0; slot < slots; slot++) {
-    if (slot == slot_at(s, 0, 0)) {
+    if (slot == (int64_t)s->table[0] * s->problem.block_size) {
       continue;
     }
     memset(s->pool + (size_t)slot * bytes, infinite ? 0x7F : 0xFF, bytes);
@@ -68,8 +59,8 @@ static void unwritten_tail(int form, attn_format format, const char *backend) {
     latent_fill(&s, format, 0);
     spoil_all_but_the_first(&s, infinite);
     run_and_compare(&s, backend, "one key");
-    for (int64_t i = 0; form == ATTN_MLA_MQA && is_float(format) && i < HEADS * out_size(&s); i++) {
-      CHECK(s.out[i] == s.seen[i % out_size(&s)], "%s: out is not the latent part exactly", backend);
+    for (int64_t i = 0; form == ATTN_MLA_MQA && is_float(format) && i < HEADS * v_of(&s); i++) {
+      CHECK(s.out[i] == s.seen[i % v_of(&s)], "%s: out is not the latent part exactly", backend);
     }
     latent_free(&s);
   }
@@ -127,7 +118,7 @@ static void narrow_table(int form, attn_format format, const char *backend) {
     s.args.block_table = &table.t;
     EXPECT_OK(latent_call(&s));
     latent_close(&s);
-    latent_compare(&s, form == ATTN_MLA_MQA ? 1.0 : 4.0, "two columns");
+    latent_compare(&s, latent_room(&s), "two columns");
     guard_free(&two);
     latent_free(&s);
   }
@@ -142,13 +133,12 @@ static void case_016_latent_table_row_not_read_past_its_end(void **state) {
 
 static void shrinking_batch(int form, attn_format format, const char *backend) {
   static const int32_t q[] = {1, 1, 1, 1}, kv[] = {20, 33, 40, 18};
-  double room = form == ATTN_MLA_MQA ? 1.0 : 4.0;
   latent s;
   start(&s, form, format, 4, q, kv);
   latent_fill(&s, format, 0);
   latent_open(&s, backend);
   latent_step(&s);
-  latent_compare(&s, room, "four sequences");
+  latent_compare(&s, latent_room(&s), "four sequences");
   size_t block = (size_t)s.info.k.bytes / (size_t)s.blocks;
   for (int32_t i = 2; i < 4; i++) {
     for (int32_t c = 0; c * s.problem.block_size < kv[i]; c++) {
@@ -157,8 +147,8 @@ static void shrinking_batch(int form, attn_format format, const char *backend) {
     s.kv_len[i] = 0;
   }
   latent_step(&s);
-  latent_compare(&s, room, "two sequences and two rows of padding");
-  for (int64_t i = 2 * HEADS * out_size(&s); i < 4 * HEADS * out_size(&s); i++) {
+  latent_compare(&s, latent_room(&s), "two sequences and two rows of padding");
+  for (int64_t i = 2 * HEADS * v_of(&s); i < 4 * HEADS * v_of(&s); i++) {
     CHECK(s.out[i] == 0.0f, "%s: a padding row is not the empty state", backend);
   }
   latent_close(&s);
@@ -352,7 +342,7 @@ static void wide_pool(int form, attn_format format, const char *backend) {
   s.args.block_table = &table.t;
   EXPECT_OK(latent_call(&s));
   latent_close(&s);
-  latent_compare(&s, form == ATTN_MLA_MQA ? 1.0 : 4.0, "pages 97 and 3");
+  latent_compare(&s, latent_room(&s), "pages 97 and 3");
   free(memory);
   latent_free(&s);
 }
@@ -369,7 +359,7 @@ static void padded_blocks(int form, attn_format format, const char *backend) {
   start(&s, form, format, 2, q, kv);
   latent_fill(&s, format, 0);
   unsigned char *memory = spread(&s, 1, 2, 2 * (int64_t)s.blocks);
-  size_t block = (size_t)s.info.k.bytes / (size_t)s.blocks, bytes = (size_t)(s.tokens * HEADS * out_size(&s));
+  size_t block = (size_t)s.info.k.bytes / (size_t)s.blocks, bytes = (size_t)(s.tokens * HEADS * v_of(&s));
   run_and_compare(&s, backend, "compact");
   float *compact = malloc(bytes * sizeof *compact);
   assert_non_null(compact);
@@ -405,7 +395,7 @@ static void strided_twice(int form, attn_format format, const char *backend) {
   latent_fill(&s, format, 0);
   run_and_compare(&s, backend, "compact");
   int64_t size = s.problem.qk_rope_head_dim + (form == ATTN_MLA_MQA ? s.problem.kv_lora_rank : 10);
-  int64_t stride = size + 5, rows = (int64_t)s.tokens * HEADS, count = rows * out_size(&s);
+  int64_t stride = size + 5, rows = (int64_t)s.tokens * HEADS, count = rows * v_of(&s);
   float *memory = malloc((size_t)(rows * stride) * sizeof *memory), *compact = malloc((size_t)count * sizeof *compact);
   assert_true(memory != NULL && compact != NULL);
   memset(memory, 0xFF, (size_t)(rows * stride) * sizeof *memory);

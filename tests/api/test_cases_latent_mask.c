@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "latent.h"
+#include "latent_sizes.h"
 
 enum { L = 24, R = 6, NOPE = 10, V = 12, HEADS = 3 };
 
@@ -13,12 +13,8 @@ static void start(latent *s, int form, int32_t q_len, int32_t kv_len) {
   latent_seqs(s, 1, &q_len, &kv_len);
 }
 
-static int64_t out_size(const latent *s) {
-  return s->problem.mla_form == ATTN_MLA_MQA ? s->problem.kv_lora_rank : s->problem.mla_v_head_dim;
-}
-
 static int64_t out_count(const latent *s) {
-  return (int64_t)s->tokens * s->problem.num_q_heads * out_size(s);
+  return (int64_t)s->tokens * s->problem.num_q_heads * v_of(s);
 }
 
 static void set_window(latent *s, int32_t count) {
@@ -38,8 +34,8 @@ static void case_023_latent_row_of_length_0_is_written(void **state) {
     for (int b = 0; b < LATENT_BACKENDS; b++) {
       harness_label(latent_backends[b]);
       latent_run(&s, latent_backends[b]);
-      latent_compare(&s, 4.0, "length 0");
-      for (int64_t i = 0; i < HEADS * out_size(&s); i++) {
+      latent_compare(&s, latent_room(&s), "length 0");
+      for (int64_t i = 0; i < HEADS * v_of(&s); i++) {
         CHECK(s.out[i] == 0.0f, "element %d of the empty row is %g", (int)i, (double)s.out[i]);
       }
       for (int h = 0; s.problem.wants_lse && h < HEADS; h++) {
@@ -61,8 +57,8 @@ static void case_028_latent_masked_row_is_not_the_mean_of_v(void **state) {
     for (int b = 0; b < LATENT_BACKENDS; b++) {
       harness_label(latent_backends[b]);
       latent_run(&s, latent_backends[b]);
-      latent_compare(&s, 4.0, "rows before the first key");
-      for (int64_t i = 0; i < 2 * HEADS * out_size(&s); i++) {
+      latent_compare(&s, latent_room(&s), "rows before the first key");
+      for (int64_t i = 0; i < 2 * HEADS * v_of(&s); i++) {
         CHECK(s.out[i] == 0.0f, "element %d of the first two rows is %g", (int)i, (double)s.out[i]);
       }
     }
@@ -125,7 +121,7 @@ static void one_convention(int form, const char *backend, int32_t count) {
     }
     latent_fill(&s[n], ATTN_FORMAT_FLOAT16, 0);
     latent_run(&s[n], backend);
-    latent_compare(&s[n], 4.0, "window");
+    latent_compare(&s[n], latent_room(&s[n]), "window");
   }
   CHECK(same_bits(s[0].out, s[1].out, out_count(&s[0])), "form %d, %s: count %d and its bounds differ", form, backend,
         count);
@@ -165,10 +161,9 @@ static void case_058_latent_window_is_never_ignored(void **state) {
     latent_fill(&full, ATTN_FORMAT_INT4_PER_TOKEN_HEAD, 0);
     latent_run(&s, backend);
     latent_run(&full, backend);
-    latent_compare(&s, 4.0, "window of 8");
-    int64_t last = (q[n / 3 % 3] - 1) * HEADS * out_size(&s);
-    CHECK(!same_bits(s.out + last, full.out + last, out_size(&s)), "form %d, %s: the window was ignored", form,
-          backend);
+    latent_compare(&s, latent_room(&s), "window of 8");
+    int64_t last = (q[n / 3 % 3] - 1) * HEADS * v_of(&s);
+    CHECK(!same_bits(s.out + last, full.out + last, v_of(&s)), "form %d, %s: the window was ignored", form, backend);
     latent_free(&s);
     latent_free(&full);
   }
@@ -189,7 +184,7 @@ static void case_059_latent_window_with_non_causal_block(void **state) {
       s.problem.window_right = right[i];
       latent_fill(&s, ATTN_FORMAT_FLOAT32, 0);
       latent_run(&s, latent_backends[b]);
-      latent_compare(&s, 1.0, "not causal");
+      latent_compare(&s, latent_room(&s), "not causal");
       CHECK(i == 0 || !same_bits(first, s.out, out_count(&s)), "%s: window_right %d was ignored", latent_backends[b],
             right[i]);
       memcpy(first, s.out, sizeof first);
@@ -251,7 +246,7 @@ static void case_068_latent_softcap_of_huge_scores(void **state) {
     s.edit = five_thousand;
     latent_fill(&s, ATTN_FORMAT_FLOAT16, 0);
     latent_run(&s, latent_backends[n / 4]);
-    latent_compare(&s, 1.0, "cap");
+    latent_compare(&s, latent_room(&s), "cap");
     float right = kv == 2 || !smaller_first ? 50.0f : -50.0f;
     CHECK(fabsf(s.lse[0] - right) < 1e-3f, "lse %g where %g is right", (double)s.lse[0], (double)right);
     CHECK(s.out[0] == (right > 0 ? 5000.0f : -10000.0f), "out %g is not the latent of the larger score",
@@ -277,8 +272,8 @@ static void case_070_latent_softcap_on_every_path(void **state) {
       s.options.num_splits = form == ATTN_MLA_MHA ? 0 : paths[path][2];
       latent_fill(&s, path % 2 ? ATTN_FORMAT_FP8_E4M3 : ATTN_FORMAT_FLOAT32, 0);
       latent_run(&s, latent_backends[n / 12]);
-      latent_compare(&s, 4.0, "cap");
-      memcpy(seen[c], s.out + out_count(&s) - out_size(&s), (size_t)out_size(&s) * sizeof(float));
+      latent_compare(&s, latent_room(&s), "cap");
+      memcpy(seen[c], s.out + out_count(&s) - v_of(&s), (size_t)v_of(&s) * sizeof(float));
       latent_free(&s);
     }
     CHECK(!same_bits(seen[0], seen[1], V) && !same_bits(seen[0], seen[2], V) && !same_bits(seen[1], seen[2], V),
@@ -307,7 +302,7 @@ static void case_072_latent_alibi_distance_origin(void **state) {
       s.slopes[h] = 0.5f;
     }
     latent_run(&s, latent_backends[b]);
-    latent_compare(&s, 1.0, "slope 0.5");
+    latent_compare(&s, latent_room(&s), "slope 0.5");
     for (int h = 0; h < HEADS; h++) {
       CHECK(fabs((double)s.lse[h] - right) < 1e-5, "lse %g where %g is right", (double)s.lse[h], right);
     }
@@ -318,7 +313,7 @@ static void case_072_latent_alibi_distance_origin(void **state) {
       latent_fill(&s, ATTN_FORMAT_FLOAT16, 0);
       memcpy(s.slopes, small, sizeof small);
       latent_run(&s, latent_backends[b]);
-      latent_compare(&s, 4.0, "far keys");
+      latent_compare(&s, latent_room(&s), "far keys");
       latent_free(&s);
     }
   }

@@ -5,16 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "latent.h"
+#include "latent_sizes.h"
 
 enum { L = 24, R = 6, NOPE = 10, V = 12 };
 
 static size_t out_bytes(const latent *s) {
-  size_t size = s->problem.mla_form == ATTN_MLA_MQA ? L : V;
-  return (size_t)s->tokens * (size_t)s->problem.num_q_heads * size * sizeof(float);
+  return (size_t)s->tokens * (size_t)s->problem.num_q_heads * (size_t)v_of(s) * sizeof(float);
 }
 
-/* ---- 20, 43, 47, 49: two halves of a row's keys, each attended alone, and merged */
+/* ---- 20, 43, 49: two halves of a row's keys, each attended alone, and merged */
 
 /* attn_merge() of tokens 0 and 1 of the last run, which had one head. */
 static void merge_two(const latent *s, const char *backend, float *out, float *lse) {
@@ -142,7 +141,7 @@ static void transposed(int form, const char *backend, int32_t tokens, int32_t he
   latent_seqs(&s, 1, &tokens, &kv);
   latent_fill(&s, ATTN_FORMAT_FLOAT32, 0);
   latent_run(&s, backend);
-  latent_compare(&s, 4.0, "tokens by heads");
+  latent_compare(&s, latent_room(&s), "tokens by heads");
   memcpy(plain, s.lse, (size_t)(tokens * heads) * sizeof *plain);
   latent_open(&s, backend);
   tensor_2(&lse, other, ATTN_DTYPE_FLOAT32, tokens, heads);
@@ -189,8 +188,8 @@ static void growing_plans(int form, const char *backend) {
   EXPECT_OK(latent_call(&small)); /* the schedule of before */
   latent_close(&large);
   latent_close(&small);
-  latent_compare(&small, 4.0, "replayed");
-  latent_compare(&large, 4.0, "larger");
+  latent_compare(&small, latent_room(&small), "replayed");
+  latent_compare(&large, latent_room(&large), "larger");
   latent_free(&small);
   latent_free(&large);
 }
@@ -224,7 +223,7 @@ static void one_layer(int form, const char *backend, int32_t heads) {
   s.workspace = tight;
   EXPECT_STATUS(latent_call(&s), ATTN_E_WORKSPACE, NULL);
   latent_close(&s);
-  latent_compare(&s, 4.0, "one layer");
+  latent_compare(&s, latent_room(&s), "one layer");
   latent_free(&s);
 }
 
@@ -269,7 +268,7 @@ static void again(int form, const char *backend, int dirty) {
   }
   free(first);
   latent_close(&s);
-  latent_compare(&s, 4.0, "again");
+  latent_compare(&s, latent_room(&s), "again");
   latent_free(&s);
 }
 

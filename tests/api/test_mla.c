@@ -19,7 +19,7 @@ static void finish(latent *s, attn_format format, int separate, const char *what
              s->problem.num_q_heads, s->problem.kv_lora_rank, s->problem.qk_rope_head_dim);
     harness_label(label);
     latent_run(s, latent_backends[b]);
-    latent_compare(s, s->problem.mla_form == ATTN_MLA_MQA ? 1.0 : 4.0, label);
+    latent_compare(s, latent_room(s), label);
   }
   latent_free(s);
 }
