@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* latent_sizes.h: sizes of a layer of latent.h, for latent.c and latent_naive.c. */
+/* latent_sizes.h: sizes of a layer of latent.h, for its parts and the cases that look at single elements. */
 #ifndef ATTN_TESTS_LATENT_SIZES_H
 #define ATTN_TESTS_LATENT_SIZES_H
 
